@@ -1,0 +1,69 @@
+"""What the loop asks of the parts it is made of. Any object with these methods will do; nothing needs to be registered."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from fl_lightning.types import ClientUpdate, Conditions, IntVector, Profiles, RoundPlan, Vector
+
+
+class Federation(Protocol):
+    """The clients' data, ready in memory, and the common test data."""
+
+    @property
+    def sizes(self) -> IntVector:
+        """Number of training examples of each client, (M,)."""
+
+    def batch(self, client: int, indices: IntVector) -> Any:
+        """Return the client's examples ``indices`` (each below its size), collated as ``training_step`` takes them."""
+
+    def test_batches(self, batch_size: int) -> Iterator[Any]:
+        """Yield the test data in batches as ``test_step`` takes them."""
+
+    def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
+        """Return extra metrics of the global weights that only the data knows (the toy's distance to its optimum)."""
+
+
+class DataSource(Protocol):
+    """A data set that can become a federation."""
+
+    def load(self, seed: int) -> Federation:
+        """Fetch what is missing, split it among the clients and return the federation."""
+
+
+class Schedule(Protocol):
+    """Decides the conditions of a round: T and q of every client."""
+
+    def configure_conditions(self, round_index: int, sizes: IntVector, seed: int) -> Conditions:
+        """Return T and q of all clients in this round."""
+
+
+class Probe(Protocol):
+    """What a sampler may ask of clients before it draws; each question is charged to the round."""
+
+    def losses(self, clients: IntVector) -> Vector:
+        """Loss of the global model on the data of each client (one batch)."""
+
+    def gradients(self, clients: IntVector) -> torch.Tensor:
+        """Gradient of one batch at the global model for each client, (len(clients), d)."""
+
+    def updates(self, clients: IntVector) -> Sequence[ClientUpdate]:
+        """Full local training of each client; reused when one of them is drawn."""
+
+
+class Sampling(Protocol):
+    """Decides who takes part."""
+
+    def configure_cohort(self, round_index: int, profiles: Profiles, probe: Probe, seed: int) -> "Any":
+        """Return the :class:`~fl_lightning.types.Cohort` of this round."""
+
+
+class Channel(Protocol):
+    """Decides whose upload arrives."""
+
+    def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
+        """Return for each client how many of its draws arrive, (M,)."""
+
+
+Forecast = Callable[[], Iterator[Profiles]]  # yields profiles of rounds that will not be played, for expectations

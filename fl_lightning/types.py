@@ -1,0 +1,118 @@
+"""The records that the stages of a round hand on: frozen, one-way, columns instead of client objects."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fl_lightning import theory
+
+Vector: TypeAlias = npt.NDArray[np.float64]
+IntVector: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the environment gives every client in one round, the same for every algorithm under one seed."""
+
+    num_steps: IntVector  # T, local optimizer steps, (M,)
+    failure_rates: Vector  # q, probability that an upload is lost, (M,)
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """All that a server may know about its M clients before it draws any of them."""
+
+    weights: Vector  # w, the target objective, sums to 1, (M,)
+    num_steps: IntVector  # T, (M,)
+    failure_rates: Vector  # q, (M,)
+    accumulation: Vector  # A, the sum of the weights with which local gradients enter the update, (M,)
+
+    @property
+    def num_clients(self) -> int:
+        """M."""
+        return len(self.weights)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who was drawn, how often, and the law behind it."""
+
+    probabilities: Vector  # p, expected share of the draws, sums to 1, (M,)
+    coefficients: Vector  # factor a drawn client puts on its update, 1 for plain sampling, (M,)
+    counts: IntVector  # n, how often each client was drawn, (M,)
+    num_draws: int  # K, the divisor of the aggregate
+
+    @cached_property
+    def clients(self) -> IntVector:
+        """The distinct clients drawn, ascending."""
+        return np.flatnonzero(self.counts)
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """Everything decided about a round before anybody trains."""
+
+    index: int  # counted from 1
+    profiles: Profiles
+    cohort: Cohort
+    coefficients: Vector  # c, expected factor on a delivered update, sampler and aggregator together, (M,)
+    learning_rate: float  # eta, of the local steps
+    server_scale: float = 1.0  # factor on the aggregate; carries the calibration when it acts on the server
+    probed_steps: int = 0  # local steps spent by clients that were asked before the draw (norms, losses)
+
+    @cached_property
+    def contribution(self) -> Vector:
+        """p (1-q) c A, see :func:`fl_lightning.theory.contribution`."""
+        return theory.contribution(
+            self.cohort.probabilities, self.profiles.failure_rates, self.coefficients, self.profiles.accumulation
+        )
+
+    @property
+    def effective_weights(self) -> Vector:
+        """Omega: the objective that this round really descends."""
+        return theory.effective_weights(self.contribution)
+
+    @property
+    def chi_square(self) -> float:
+        """Distance of Omega from w; 0 means consistent."""
+        return theory.chi_square(self.profiles.weights, self.effective_weights)
+
+    @property
+    def step_length(self) -> float:
+        """Expected length of the step in units of the mean gradient: eta_eff * T_eff."""
+        return self.learning_rate * self.server_scale * theory.step_length(self.contribution)
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """What one client sends back."""
+
+    client: int
+    delta: torch.Tensor  # Delta = (start - end) / eta: gradient-like, (d,)
+    buffers: torch.Tensor  # the float buffers of the model after training, (b,)
+    num_steps: int
+    loss: float  # mean training loss over the local steps
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """The global model as one flat vector of weights and one of float buffers."""
+
+    weights: torch.Tensor  # (d,)
+    buffers: torch.Tensor  # (b,)
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What became of a round."""
+
+    plan: RoundPlan
+    delivered: IntVector  # how many of each client's draws arrived, (M,)
+    updates: tuple[ClientUpdate, ...]  # of the delivered clients, by client number
+    metrics: dict[str, float]  # what evaluation measured; empty in rounds without one
+    training_seconds: float  # measured time of local training
+    class_accuracy: Vector = field(default_factory=lambda: np.empty(0))  # per class, where the module measures it
