@@ -1,0 +1,61 @@
+"""Checks at the door of the theory: every equation takes finite float64 columns of one length."""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Vector: TypeAlias = npt.NDArray[np.float64]
+
+
+def columns(**named: npt.ArrayLike) -> tuple[Vector, ...]:
+    """Return the named values as finite float64 columns of one length; a scalar stands for the same value in each row.
+
+    >>> columns(weights=[0.5, 0.5], accumulation=3)
+    (array([0.5, 0.5]), array([3., 3.]))
+    >>> columns(weights=[0.5, 0.5], accumulation=[1, 2, 3])
+    Traceback (most recent call last):
+    ...
+    ValueError: one value per client is wanted, but lengths differ: weights 2, accumulation 3
+    """
+    arrays = {name: np.asarray(value, dtype=np.float64) for name, value in named.items()}
+    for name, array in arrays.items():
+        if array.ndim > 1:
+            raise ValueError(f"{name} must have one dimension, one value per client, but its shape is {array.shape}")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite, but {clients_where(~np.isfinite(array))} not")
+    lengths = {name: len(array) for name, array in arrays.items() if array.ndim}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise ValueError(f"one value per client is wanted, but lengths differ: {listed}")
+    size = max(lengths.values(), default=1)
+    if size == 0:
+        raise ValueError(f"at least one client is wanted, but {', '.join(lengths)} is empty")
+    return tuple(array if array.ndim else np.full(size, float(array)) for array in arrays.values())
+
+
+def clients_where(mask: npt.NDArray[np.bool_], limit: int = 8) -> str:
+    """Name the clients a mask selects, as the subject of a sentence.
+
+    >>> clients_where(np.array([False, True, True])), clients_where(np.array([True, False]))
+    ('clients 1, 2 are', 'client 0 is')
+    """
+    found = np.flatnonzero(mask)
+    listed = ", ".join(str(client) for client in found[:limit])
+    if len(found) > limit:
+        return f"clients {listed} and {len(found) - limit} more are"
+    return f"client {listed} is" if len(found) == 1 else f"clients {listed} are"
+
+
+def require(condition: npt.NDArray[np.bool_], name: str, wanted: str) -> None:
+    """Raise a ValueError that names the clients for which a condition on a column does not hold."""
+    if not condition.all():
+        raise ValueError(f"{name} must be {wanted}, but {clients_where(~condition)} not")
+
+
+def require_at_least(minimum: float, *, strict: bool = False, **named: float) -> None:
+    """Raise a ValueError for a named number that is NaN, infinite or below its minimum (or equal to it, if strict)."""
+    for name, value in named.items():
+        if not np.isfinite(value) or value < minimum or (strict and value == minimum):
+            relation = "above" if strict else "at least"
+            raise ValueError(f"{name} must be a finite number {relation} {minimum:g}, but it is {value!r}")

@@ -1,0 +1,148 @@
+"""Sampling laws in closed form, and what they cost: variance of the step and expected local work."""
+
+import numpy as np
+import numpy.typing as npt
+
+from fl_lightning.theory.checks import Vector, columns, require
+
+
+def heterogeneity_aware_probabilities(
+    weights: npt.ArrayLike, failure_rates: npt.ArrayLike, accumulation: npt.ArrayLike
+) -> Vector:
+    r"""Return the probabilities of FedACS: the only ones for which plain averaging optimises the target objective.
+
+    .. math:: p_m \propto \frac{w_m}{(1 - q_m) A_m}
+
+    The constraint printed in the paper, :math:`(1-q_m) A_m p_m = \sum_j w_j (1-q_j) A_j p_j`, lacks the factor w on its
+    right side and agrees with this solution only for equal weights; the solution is what gives Omega = w.
+
+    >>> heterogeneity_aware_probabilities([0.5, 0.5], [0.0, 0.5], [2, 8])
+    array([0.66666667, 0.33333333])
+    """
+    w, q, a = columns(weights=weights, failure_rates=failure_rates, accumulation=accumulation)
+    _require_reachable(w, q)
+    require(a > 0, "accumulation", "above 0")
+    return _normalised(w / ((1 - q) * a))
+
+
+def variance_optimal_probabilities(
+    weights: npt.ArrayLike, failure_rates: npt.ArrayLike, gradient_norms: npt.ArrayLike = 1.0
+) -> Vector:
+    r"""Return the probabilities that minimise :func:`variance_factor`.
+
+    .. math:: p_m \propto \frac{w_m g_m}{\sqrt{1 - q_m}}
+
+    >>> variance_optimal_probabilities([0.5, 0.5], [0.0, 0.75])
+    array([0.33333333, 0.66666667])
+    """
+    w, q, g = columns(weights=weights, failure_rates=failure_rates, gradient_norms=gradient_norms)
+    _require_reachable(w, q)
+    require(g >= 0, "gradient_norms", "at least 0")
+    return _normalised(w * g / np.sqrt(1 - q))
+
+
+def work_aware_probabilities(
+    weights: npt.ArrayLike,
+    failure_rates: npt.ArrayLike,
+    num_steps: npt.ArrayLike,
+    gradient_norms: npt.ArrayLike = 1.0,
+) -> Vector:
+    r"""Return the probabilities that minimise the product of :func:`variance_factor` and :func:`expected_work`.
+
+    .. math:: p_m \propto \frac{w_m g_m}{\sqrt{(1 - q_m) T_m}}
+
+    >>> work_aware_probabilities([0.5, 0.5], [0.0, 0.75], [1, 16])
+    array([0.66666667, 0.33333333])
+    """
+    w, q, t, g = columns(
+        weights=weights, failure_rates=failure_rates, num_steps=num_steps, gradient_norms=gradient_norms
+    )
+    _require_reachable(w, q)
+    require(t > 0, "num_steps", "above 0")
+    require(g >= 0, "gradient_norms", "at least 0")
+    return _normalised(w * g / np.sqrt((1 - q) * t))
+
+
+def consistent_coefficients(
+    weights: npt.ArrayLike,
+    probabilities: npt.ArrayLike,
+    failure_rates: npt.ArrayLike,
+    accumulation: npt.ArrayLike,
+    scale: float = 1.0,
+) -> Vector:
+    r"""Return the factors that make any sampling law optimise the target objective, with step length ``scale``.
+
+    .. math:: c_m = \frac{s\, w_m}{p_m (1 - q_m) A_m}
+
+    A client that is neither wanted nor drawn gets the factor 0.
+
+    >>> consistent_coefficients([0.5, 0.5], [0.5, 0.5], [0.0, 0.5], [2, 8])
+    array([0.5 , 0.25])
+    """
+    w, p, q, a = columns(
+        weights=weights, probabilities=probabilities, failure_rates=failure_rates, accumulation=accumulation
+    )
+    _require_reachable(w, q)
+    require(a > 0, "accumulation", "above 0")
+    require((p > 0) | ((p == 0) & (w == 0)), "probabilities", "above 0 wherever the weight is")
+    rate = p * (1 - q) * a
+    return np.divide(scale * w, rate, out=np.zeros_like(rate), where=rate > 0)
+
+
+def variance_factor(
+    weights: npt.ArrayLike,
+    probabilities: npt.ArrayLike,
+    failure_rates: npt.ArrayLike,
+    gradient_norms: npt.ArrayLike | None = None,
+) -> float:
+    r"""Return the factor of the sampling law in the variance of one consistent step.
+
+    .. math:: V(p) = \sum_m \frac{w_m^2 g_m^2}{p_m (1 - q_m)}
+
+    Args:
+        weights: w, (M,).
+        probabilities: p, (M,).
+        failure_rates: q, (M,).
+        gradient_norms: g, norm of each client's mean gradient, (M,); 1 where it is not known.
+
+    >>> variance_factor([0.5, 0.5], [0.5, 0.5], [0.0, 0.5])
+    1.5
+    """
+    w, p, q, g = columns(
+        weights=weights,
+        probabilities=probabilities,
+        failure_rates=failure_rates,
+        gradient_norms=1.0 if gradient_norms is None else gradient_norms,
+    )
+    require(p >= 0, "probabilities", "at least 0")
+    require((q >= 0) & (q <= 1), "failure_rates", "between 0 and 1")
+    wanted, rate = (w * g) ** 2, p * (1 - q)
+    if ((rate == 0) & (wanted > 0)).any():
+        return float("inf")
+    counted = rate > 0
+    return float(np.sum(wanted[counted] / rate[counted]))
+
+
+def expected_work(probabilities: npt.ArrayLike, num_steps: npt.ArrayLike) -> float:
+    r"""Return the expected number of local steps of one draw, lost or not.
+
+    .. math:: C(p) = \sum_m p_m T_m
+
+    >>> expected_work([0.25, 0.75], [4, 8])
+    7.0
+    """
+    p, t = columns(probabilities=probabilities, num_steps=num_steps)
+    return float(p @ t)
+
+
+def _require_reachable(weights: Vector, failure_rates: Vector) -> None:
+    """Raise for negative weights and for clients that no sampling law can make up for."""
+    require(weights >= 0, "weights", "at least 0")
+    require((failure_rates >= 0) & (failure_rates < 1), "failure_rates", "at least 0 and below 1")
+
+
+def _normalised(amounts: Vector) -> Vector:
+    total = float(amounts.sum())
+    if not total > 0:
+        raise ValueError("at least one client must have a positive weight and gradient norm, but none has")
+    return amounts / total
