@@ -53,8 +53,8 @@ def chi_square(weights: npt.ArrayLike, effective: npt.ArrayLike) -> float:
 
     .. math:: \chi^2_{w \Vert \Omega} = \sum_m \frac{(w_m - \Omega_m)^2}{\Omega_m}
 
-    The argument order is that of the proof of Theorem 2. A client that is wanted but never contributes makes it infinite;
-    one that is neither wanted nor contributes adds nothing.
+    The argument order is that of the proof of Theorem 2. A client that is wanted but never contributes makes it
+    infinite; one that is neither wanted nor contributes adds nothing.
 
     >>> chi_square([0.5, 0.5], [0.5, 0.5]), round(chi_square([0.5, 0.5], [0.2, 0.8]), 4), chi_square([0.5, 0.5], [0, 1])
     (0.0, 0.5625, inf)
