@@ -1,0 +1,34 @@
+"""The clients' data: data sets, where they come from, and how they are split."""
+
+from fl_lightning.data.cifar10 import CIFAR10, load_cifar10
+from fl_lightning.data.cinic10 import CINIC10, load_cinic10
+from fl_lightning.data.digits import Digits
+from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
+from fl_lightning.data.figure import partition_figure
+from fl_lightning.data.images import Images
+from fl_lightning.data.mnist import MNIST, load_mnist
+from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Partition, Shards
+from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
+
+__all__ = [
+    "CIFAR10",
+    "CINIC10",
+    "IID",
+    "MNIST",
+    "DatasetFederation",
+    "Digits",
+    "Dirichlet",
+    "GivenIndices",
+    "Images",
+    "OneClassPerClient",
+    "Partition",
+    "Quadratic",
+    "QuadraticFederation",
+    "Shards",
+    "TensorFederation",
+    "label_counts",
+    "load_cifar10",
+    "load_cinic10",
+    "load_mnist",
+    "partition_figure",
+]

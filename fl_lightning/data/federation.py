@@ -1,0 +1,181 @@
+"""Clients' data in memory: one copy of the examples and, for each client, which of them are its own."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import Dataset, default_collate
+
+from fl_lightning.types import IntVector, RoundPlan
+
+
+def _num_examples(name: str, examples: Any) -> int:
+    """Return the common leading dimension of a pytree of tensors."""
+    leaves = tree_leaves(examples)
+    if not leaves or not all(isinstance(leaf, torch.Tensor) and leaf.ndim > 0 for leaf in leaves):
+        kinds = sorted({type(leaf).__name__ for leaf in leaves})
+        raise ValueError(
+            f"{name} must be a tuple, list or dict of tensors with examples along dimension 0, got {kinds}"
+        )
+    lengths = {len(leaf) for leaf in leaves}
+    if len(lengths) != 1:
+        raise ValueError(f"all tensors of {name} must have the same length, got lengths {sorted(lengths)}")
+    return int(lengths.pop())
+
+
+def _refuse_empty(sizes: IntVector) -> None:
+    if len(sizes) == 0:
+        raise ValueError("a federation needs at least one client, got none")
+    empty = np.flatnonzero(sizes == 0)
+    if len(empty):
+        names = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
+        raise ValueError(
+            f"{len(empty)} of {len(sizes)} clients have no training example (clients {names}); "
+            "every client needs at least one: use fewer clients or another partition"
+        )
+
+
+def _check_indices(client: int, indices: IntVector, size: int) -> None:
+    if len(indices) and (indices.min() < 0 or indices.max() >= size):
+        raise IndexError(f"client {client} has {size} examples, got an index outside 0..{size - 1}")
+
+
+class TensorFederation:
+    """A federation over tensors that all clients share; a batch is one gather.
+
+    Client ``m`` owns the examples ``order[offsets[m]:offsets[m + 1]]``, so that 100,000 clients are two arrays.
+
+    Args:
+        train: The training examples: a tuple, list or dict of tensors (nested as you like), examples along dimension 0.
+        test: The test examples, in the same structure.
+        clients: For each client the indices of its training examples.
+
+    Attributes:
+        train: The training examples.
+        test: The test examples.
+        order: Indices into ``train`` of all clients, one after the other.
+        offsets: Where each client begins in ``order``, (M + 1,).
+
+    >>> x, y = torch.arange(6.0), torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> federation = TensorFederation((x, y), (x[:2], y[:2]), [[0, 5], [1, 2, 3, 4]])
+    >>> federation.sizes
+    array([2, 4])
+    >>> federation.batch(1, np.array([3, 0]))
+    (tensor([4., 1.]), tensor([2, 0]))
+    """
+
+    def __init__(self, train: Any, test: Any, clients: Sequence[npt.ArrayLike]) -> None:
+        self.train, self.test = train, test
+        total = _num_examples("train", train)
+        self._num_test = _num_examples("test", test)
+        parts = [np.asarray(client, dtype=np.int64) for client in clients]
+        self._sizes: IntVector = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+        _refuse_empty(self._sizes)
+        self.order: IntVector = np.concatenate(parts)
+        self.offsets: IntVector = np.concatenate([[0], np.cumsum(self._sizes)])
+        if self.order.min() < 0 or self.order.max() >= total:
+            raise ValueError(
+                f"clients' indices must lie in 0..{total - 1} (there are {total} training examples), "
+                f"got {self.order.min()}..{self.order.max()}"
+            )
+
+    @property
+    def num_clients(self) -> int:
+        """M."""
+        return len(self._sizes)
+
+    @property
+    def sizes(self) -> IntVector:
+        """Number of training examples of each client, (M,)."""
+        return self._sizes.copy()
+
+    def batch(self, client: int, indices: IntVector) -> Any:
+        """Return the client's examples ``indices`` in the structure of ``train``."""
+        _check_indices(client, indices, int(self._sizes[client]))
+        rows = torch.from_numpy(self.order[self.offsets[client] + indices])
+        return tree_map(lambda tensor: tensor.index_select(0, rows), self.train)
+
+    def test_batches(self, batch_size: int) -> Iterator[Any]:
+        """Yield the test data in order; the last batch may be smaller."""
+        for start in range(0, self._num_test, batch_size):
+            yield tree_map(lambda tensor, start=start: tensor[start : start + batch_size], self.test)
+
+    def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
+        """Return nothing: images know no optimum."""
+        return {}
+
+
+class DatasetFederation:
+    """A federation over ordinary torch data sets, one for each client; a batch is collated example by example.
+
+    Args:
+        datasets: For each client its map-style data set.
+        test: The common test data.
+    """
+
+    def __init__(self, datasets: Sequence[Dataset[Any]], test: Dataset[Any]) -> None:
+        self.datasets, self.test = list(datasets), test
+        self._sizes: IntVector = np.array([_length(dataset) for dataset in self.datasets], dtype=np.int64)
+        _refuse_empty(self._sizes)
+        self._num_test = _length(test)
+
+    @property
+    def num_clients(self) -> int:
+        """M."""
+        return len(self._sizes)
+
+    @property
+    def sizes(self) -> IntVector:
+        """Number of training examples of each client, (M,)."""
+        return self._sizes.copy()
+
+    def batch(self, client: int, indices: IntVector) -> Any:
+        """Return the client's examples ``indices``, collated."""
+        _check_indices(client, indices, int(self._sizes[client]))
+        return default_collate([self.datasets[client][int(index)] for index in indices])
+
+    def test_batches(self, batch_size: int) -> Iterator[Any]:
+        """Yield the test data in order; the last batch may be smaller."""
+        for start in range(0, self._num_test, batch_size):
+            yield default_collate([self.test[index] for index in range(start, min(start + batch_size, self._num_test))])
+
+    def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
+        """Return nothing: a plain data set knows no optimum."""
+        return {}
+
+
+def _length(dataset: Dataset[Any]) -> int:
+    if not hasattr(dataset, "__len__"):
+        raise ValueError(f"a client's data set needs __len__ and __getitem__, got {type(dataset).__name__}")
+    return len(dataset)
+
+
+def _labels(examples: Any) -> IntVector:
+    """Return the one vector of integers among the tensors of a batch."""
+    found = [leaf for leaf in tree_leaves(examples) if leaf.ndim == 1 and not leaf.is_floating_point()]
+    if len(found) != 1:
+        raise ValueError(f"labels are the one vector of integers in a batch, got {len(found)} such vectors")
+    return found[0].numpy().astype(np.int64)
+
+
+def label_counts(federation: TensorFederation | DatasetFederation, num_classes: int) -> IntVector:
+    """Count the labels of each client's training examples, shape (M, num_classes).
+
+    >>> x, y = torch.zeros(4), torch.tensor([0, 0, 1, 2])
+    >>> label_counts(TensorFederation((x, y), (x, y), [[0, 2], [1, 3]]), 3)
+    array([[1, 1, 0],
+           [1, 0, 1]])
+    """
+    sizes = federation.sizes
+    if isinstance(federation, TensorFederation):
+        labels = _labels(federation.train)[federation.order]
+    else:
+        labels = np.concatenate([_labels(federation.batch(m, np.arange(size))) for m, size in enumerate(sizes)])
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(f"labels must lie in 0..{num_classes - 1}, got {labels.min()}..{labels.max()}")
+    clients = np.repeat(np.arange(len(sizes)), sizes)
+    counts = np.bincount(clients * num_classes + labels, minlength=len(sizes) * num_classes)
+    return counts.reshape(len(sizes), num_classes).astype(np.int64)

@@ -1,0 +1,102 @@
+"""A picture of a partition: which client holds how much of which class."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fl_lightning.types import IntVector
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MAX_BUBBLE_CLIENTS = 60
+_INK, _MUTED, _BLUE = "#1f2933", "#7b8794", "#2563a8"
+
+
+def partition_figure(counts: IntVector, class_names: Sequence[str]) -> "Figure":
+    """Draw clients (columns) against classes (rows); bubbles for few clients, a heat map for many.
+
+    Above it stand the clients' sizes, so that a skew in quantity shows as well as a skew in labels.
+
+    Args:
+        counts: Examples of each client and class, (M, C); see :func:`fl_lightning.data.label_counts`.
+        class_names: C names.
+    """
+    from matplotlib.figure import Figure  # imported here: costs half a second
+
+    counts = np.asarray(counts)
+    if counts.ndim != 2 or counts.shape[1] != len(class_names) or counts.size == 0:
+        raise ValueError(f"counts must have shape (clients, {len(class_names)} classes), got {counts.shape}")
+    num_clients, num_classes = counts.shape
+    width = float(np.clip(2.5 + 0.32 * num_clients, 6, 13))
+    figure = Figure(figsize=(width, 2.2 + 0.34 * num_classes), dpi=150, layout="constrained")
+    top, main = figure.subplots(2, 1, sharex=True, height_ratios=[1, max(2.0, 0.34 * num_classes)])
+    _draw_sizes(top, counts.sum(axis=1))
+    if num_clients <= _MAX_BUBBLE_CLIENTS:
+        _draw_bubbles(main, counts)
+    else:
+        _draw_heat_map(figure, main, counts)
+    _label_axes(main, num_clients, class_names)
+    return figure
+
+
+def _draw_sizes(axes: "Axes", sizes: IntVector) -> None:
+    clients = np.arange(len(sizes))
+    if len(sizes) <= _MAX_BUBBLE_CLIENTS:
+        axes.bar(clients, sizes, width=0.6, color=_BLUE)
+    else:
+        axes.fill_between(clients, sizes, step="mid", color=_BLUE, linewidth=0)
+    axes.set_ylim(0, sizes.max() * 1.08)
+    axes.set_ylabel("examples", color=_MUTED, fontsize=9)
+    axes.set_title(
+        f"{len(sizes):,} clients, {sizes.sum():,} examples, {sizes.min():,} to {sizes.max():,} each",
+        loc="left",
+        color=_INK,
+        fontsize=11,
+    )
+    axes.locator_params(axis="y", nbins=3)
+    axes.tick_params(axis="x", length=0, labelbottom=False)
+    axes.tick_params(axis="y", colors=_MUTED, labelsize=8)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color("#cbd2d9")
+
+
+def _draw_bubbles(axes: "Axes", counts: IntVector) -> None:
+    client, label = np.nonzero(counts)
+    shown = counts[client, label]
+    largest = 230.0 * min(1.0, (30 / len(counts)) ** 2) if len(counts) > 30 else 230.0
+    axes.scatter(client, label, s=largest * shown / shown.max(), color=_BLUE, linewidths=0, alpha=0.9, zorder=2)
+    axes.grid(color="#e4e7eb", linewidth=0.6, zorder=0)
+    axes.set_xlim(-0.7, len(counts) - 0.3)
+    axes.set_title(f"largest bubble: {shown.max():,} examples", loc="right", color=_MUTED, fontsize=8)
+
+
+def _draw_heat_map(figure: "Figure", axes: "Axes", counts: IntVector) -> None:
+    from matplotlib.colors import PowerNorm
+
+    picture = axes.imshow(
+        np.ma.masked_equal(counts.T, 0),
+        aspect="auto",
+        cmap="YlGnBu",
+        norm=PowerNorm(0.5, vmin=0, vmax=counts.max()),  # small shares must stay visible beside a client's main class
+        interpolation="nearest",
+    )
+    axes.set_facecolor("#f8f9fa")
+    bar = figure.colorbar(picture, ax=axes, pad=0.01, aspect=30)
+    bar.set_label("examples", color=_MUTED, fontsize=8)
+    bar.ax.tick_params(colors=_MUTED, labelsize=8)
+    bar.outline.set_visible(False)
+
+
+def _label_axes(axes: "Axes", num_clients: int, class_names: Sequence[str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_yticks(range(len(class_names)), list(class_names))
+    axes.set_ylim(len(class_names) - 0.5, -0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=min(num_clients, 20), integer=True))
+    axes.set_xlabel("client", color=_MUTED, fontsize=9)
+    axes.set_ylabel("class", color=_MUTED, fontsize=9)
+    axes.tick_params(colors=_MUTED, labelsize=8, length=0)
+    axes.spines[:].set_visible(False)

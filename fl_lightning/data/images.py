@@ -1,0 +1,82 @@
+"""Images as tensors, and how they become a federation."""
+
+import hashlib
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fl_lightning.data.federation import TensorFederation
+from fl_lightning.data.partitions import Partition
+from fl_lightning.seeding import Purpose, generator
+from fl_lightning.types import IntVector
+
+
+@dataclass(frozen=True)
+class Images:
+    """A labelled image data set as it is stored: bytes, not yet normalised."""
+
+    train_images: torch.Tensor  # uint8, (N, channels, height, width)
+    train_labels: torch.Tensor  # int64, (N,)
+    test_images: torch.Tensor
+    test_labels: torch.Tensor
+
+    def digests(self) -> tuple[str, str, str, str]:
+        """Return the sha256 of each field in the order above; images as they lie in memory, labels as one byte each."""
+        return (
+            _sha256(self.train_images),
+            _sha256(self.train_labels),
+            _sha256(self.test_images),
+            _sha256(self.test_labels),
+        )
+
+
+def _sha256(values: torch.Tensor) -> str:
+    return hashlib.sha256(values.to(torch.uint8).contiguous().numpy().data).hexdigest()
+
+
+def save_images(images: Images, path: Path, extra: dict[str, str]) -> None:
+    """Store the images and some strings as one file; it is complete or not there."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        torch.save({**vars(images), **extra}, temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_images(path: Path) -> tuple[Images, dict[str, str]]:
+    """Read what :func:`save_images` wrote; a file with anything but tensors and strings in it is refused."""
+    try:
+        content = torch.load(path, weights_only=True)
+        images = Images(**{name: content.pop(name) for name in Images.__dataclass_fields__})
+    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({type(error).__name__}); delete it and start again") from None
+    return images, content
+
+
+def normalise(images: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
+    """Return float32 images ``(x / 255 - mean) / std``, one mean and std for each channel.
+
+    >>> normalise(torch.full((1, 1, 1, 1), 255, dtype=torch.uint8), (0.5,), (0.25,)).item()
+    2.0
+    """
+    shape = (1, len(mean), 1, 1)
+    floats = images.to(torch.float32).div_(255)
+    return floats.sub_(torch.tensor(mean).view(shape)).div_(torch.tensor(std).view(shape))
+
+
+def image_federation(
+    images: Images, mean: tuple[float, ...], std: tuple[float, ...], partition: Partition, seed: int
+) -> TensorFederation:
+    """Normalise the images and split the training part among the clients."""
+    train = (normalise(images.train_images, mean, std), images.train_labels)
+    test = (normalise(images.test_images, mean, std), images.test_labels)
+    return TensorFederation(train, test, split(images.train_labels, partition, seed))
+
+
+def split(labels: torch.Tensor, partition: Partition, seed: int) -> list[IntVector]:
+    """Draw the partition from the seed's own stream for it."""
+    return partition.split(labels.numpy(), generator(seed, Purpose.PARTITION))

@@ -1,0 +1,229 @@
+"""Who gets which examples: each class splits labels into one index array for each client."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from fl_lightning.types import IntVector, Vector
+
+_MAX_DRAWS = 500
+
+
+class Partition(Protocol):
+    """Splits a data set among clients."""
+
+    def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
+        """Return for each client the indices of its examples."""
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    return int(value)
+
+
+def _enough(num_examples: int, num_clients: int, wanted: int) -> None:
+    if num_examples < wanted:
+        raise ValueError(
+            f"{num_clients} clients need at least {wanted} examples, the data has {num_examples}: use fewer clients"
+        )
+
+
+def _cut(indices: IntVector, num_parts: int) -> list[IntVector]:
+    """Cut into parts whose sizes differ by at most one."""
+    return [np.sort(part) for part in np.array_split(indices, num_parts)]
+
+
+class OneClassPerClient:
+    """Give every client examples of a single class; clients that share a class split it evenly.
+
+    Which clients get which class decides how hard a system is whose first half is slow: with ``blocks`` the slow half
+    holds half of the classes alone, with ``cyclic`` each class has slow and fast clients.
+
+    Args:
+        num_clients: M, at least the number of classes (else a class would belong to nobody).
+        assignment: ``blocks``: class ``m * C // M``; ``cyclic``: class ``m % C``; ``random``: ``blocks`` shuffled.
+
+    >>> labels = np.repeat(np.arange(2), 4)
+    >>> [part.tolist() for part in OneClassPerClient(2).split(labels, np.random.default_rng(0))]
+    [[0, 1, 2, 3], [4, 5, 6, 7]]
+    """
+
+    def __init__(self, num_clients: int, assignment: Literal["blocks", "cyclic", "random"] = "blocks") -> None:
+        self.num_clients = _at_least_one("num_clients", num_clients)
+        if assignment not in ("blocks", "cyclic", "random"):
+            raise ValueError(f"assignment must be blocks, cyclic or random, got {assignment!r}")
+        self.assignment = assignment
+
+    def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
+        """Return for each client the indices of its examples."""
+        classes = np.unique(labels)
+        if self.num_clients < len(classes):
+            raise ValueError(
+                f"one class per client needs at least as many clients as classes, got num_clients={self.num_clients} "
+                f"for {len(classes)} classes"
+            )
+        parts: list[IntVector] = [np.empty(0, dtype=np.int64)] * self.num_clients
+        assigned = self._classes_of_clients(len(classes), rng)
+        for position, label in enumerate(classes):
+            owners = np.flatnonzero(assigned == position)
+            examples = rng.permutation(np.flatnonzero(labels == label))
+            _enough(len(examples), len(owners), len(owners))
+            for owner, part in zip(owners, _cut(examples, len(owners)), strict=True):
+                parts[owner] = part
+        return parts
+
+    def _classes_of_clients(self, num_classes: int, rng: np.random.Generator) -> IntVector:
+        clients = np.arange(self.num_clients)
+        if self.assignment == "cyclic":
+            return clients % num_classes
+        blocks = clients * num_classes // self.num_clients
+        return rng.permutation(blocks) if self.assignment == "random" else blocks
+
+
+class Dirichlet:
+    """Draw every client's mix of labels from a Dirichlet law, then hand out each example exactly once.
+
+    With ``P[m] ~ Dirichlet(alpha * ones(C))`` client ``m`` gets the share ``P[m, c] / sum_j P[j, c]`` of class ``c``.
+    The draw is repeated until every client has ``min_size`` examples.
+
+    Args:
+        num_clients: M.
+        alpha: Concentration; small means that a client sees few classes.
+        min_size: Fewest examples a client may have.
+    """
+
+    def __init__(self, num_clients: int, alpha: float, min_size: int = 1) -> None:
+        self.num_clients = _at_least_one("num_clients", num_clients)
+        self.min_size = _at_least_one("min_size", min_size)
+        if not (math.isfinite(alpha) and alpha > 0):
+            raise ValueError(f"alpha must be a finite number above 0, got {alpha!r}")
+        self.alpha = float(alpha)
+
+    def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
+        """Return for each client the indices of its examples."""
+        _enough(len(labels), self.num_clients, self.num_clients * self.min_size)
+        classes, class_sizes = np.unique(labels, return_counts=True)
+        ends = self._draw_until_min(class_sizes, rng)
+        parts: list[list[IntVector]] = [[] for _ in range(self.num_clients)]
+        for column, label in enumerate(classes):
+            examples = rng.permutation(np.flatnonzero(labels == label))
+            for owner, part in enumerate(np.split(examples, ends[:-1, column])):
+                parts[owner].append(part)
+        return [np.sort(np.concatenate(part)) for part in parts]
+
+    def _draw_until_min(self, class_sizes: IntVector, rng: np.random.Generator) -> IntVector:
+        """Return where each client's share of each class ends, (M, C)."""
+        smallest = 0
+        for _ in range(_MAX_DRAWS):
+            ends = np.rint(np.cumsum(self._shares(len(class_sizes), rng), axis=0) * class_sizes).astype(np.int64)
+            ends[-1] = class_sizes  # rounding of the sum must not lose an example
+            sizes = np.diff(ends, axis=0, prepend=0).sum(axis=1)
+            smallest = max(smallest, int(sizes.min()))
+            if sizes.min() >= self.min_size:
+                return ends
+        raise ValueError(
+            f"in {_MAX_DRAWS} draws no Dirichlet split with alpha={self.alpha} gave each of {self.num_clients} clients "
+            f"min_size={self.min_size} examples (best: {smallest}): use fewer clients or a larger alpha"
+        )
+
+    def _shares(self, num_classes: int, rng: np.random.Generator) -> Vector:
+        """Return which share of each class each client gets; columns sum to 1, (M, C)."""
+        mix = rng.dirichlet(np.full(num_classes, self.alpha), size=self.num_clients)
+        nobody = np.flatnonzero(mix.sum(axis=0) < 1e-300)  # a tiny alpha underflows: one client takes the whole class
+        mix[rng.integers(self.num_clients, size=len(nobody)), nobody] = 1.0
+        return mix / mix.sum(axis=0)
+
+
+class Shards:
+    """Sort by label, cut into equal shards and deal ``shards_per_client`` to each client (McMahan et al., 2017).
+
+    Args:
+        num_clients: M.
+        shards_per_client: Upper bound, in most cases, on the classes a client sees.
+    """
+
+    def __init__(self, num_clients: int, shards_per_client: int = 2) -> None:
+        self.num_clients = _at_least_one("num_clients", num_clients)
+        self.shards_per_client = _at_least_one("shards_per_client", shards_per_client)
+
+    def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
+        """Return for each client the indices of its examples."""
+        num_shards = self.num_clients * self.shards_per_client
+        _enough(len(labels), self.num_clients, num_shards)
+        shuffled = rng.permutation(len(labels))
+        shards = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], num_shards)
+        hands = rng.permutation(num_shards).reshape(self.num_clients, self.shards_per_client)
+        return [np.sort(np.concatenate([shards[shard] for shard in hand])) for hand in hands]
+
+
+class IID:
+    """Shuffle and deal evenly.
+
+    >>> [len(part) for part in IID(3).split(np.zeros(8, dtype=np.int64), np.random.default_rng(0))]
+    [3, 3, 2]
+    """
+
+    def __init__(self, num_clients: int) -> None:
+        self.num_clients = _at_least_one("num_clients", num_clients)
+
+    def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
+        """Return for each client the indices of its examples."""
+        _enough(len(labels), self.num_clients, self.num_clients)
+        return _cut(rng.permutation(len(labels)), self.num_clients)
+
+
+class GivenIndices:
+    """Use a split made elsewhere.
+
+    Args:
+        indices: For each client the list of its examples, or a JSON file that holds such a list of lists.
+            An example may belong to several clients or to none.
+
+    >>> GivenIndices([[2, 0], [1]]).split(np.zeros(3, dtype=np.int64), np.random.default_rng(0))
+    [array([2, 0]), array([1])]
+    """
+
+    def __init__(self, indices: str | Sequence[Sequence[int]]) -> None:
+        name, lists = "indices", indices
+        if isinstance(indices, str):
+            name = indices
+            lists = _read_json(Path(indices))
+        if not isinstance(lists, Sequence) or not lists:
+            raise ValueError(f"{name} must be a list with one list of example numbers for each client, got {lists!r}")
+        self._parts = [_example_numbers(name, client, values) for client, values in enumerate(lists)]
+
+    def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
+        """Return the given indices."""
+        for client, part in enumerate(self._parts):
+            if part.max() >= len(labels):
+                raise ValueError(
+                    f"client {client} is given example {part.max()}, but the data has {len(labels)} training examples"
+                )
+        return [part.copy() for part in self._parts]
+
+
+def _read_json(path: Path) -> Sequence[Sequence[int]]:
+    try:
+        content: Sequence[Sequence[int]] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no file {path} with the clients' example numbers (a JSON list of lists)") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} must be a JSON list of lists of example numbers: {error}") from None
+    return content
+
+
+def _example_numbers(name: str, client: int, values: object) -> IntVector:
+    try:
+        part = np.asarray(values)
+    except ValueError:
+        part = np.empty(0)
+    if part.ndim != 1 or len(part) == 0 or part.dtype.kind not in "iu" or part.min() < 0:
+        raise ValueError(
+            f"{name}: client {client} needs a non-empty list of example numbers (0 or more), got {values!r}"
+        )
+    return part.astype(np.int64)
