@@ -99,6 +99,34 @@ class ClientUpdate:
 
 
 @dataclass(frozen=True)
+class Updates:
+    """What n clients send back, as columns, ascending by client."""
+
+    clients: IntVector  # (n,)
+    deltas: torch.Tensor  # (n, d)
+    buffers: torch.Tensor  # (n, b)
+    num_steps: IntVector  # (n,)
+    losses: Vector  # (n,)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __getitem__(self, row: int) -> ClientUpdate:
+        return ClientUpdate(
+            int(self.clients[row]),
+            self.deltas[row],
+            self.buffers[row],
+            int(self.num_steps[row]),
+            float(self.losses[row]),
+        )
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean training loss over the clients; NaN when nobody trained."""
+        return float(self.losses.mean()) if len(self) else float("nan")
+
+
+@dataclass(frozen=True)
 class ModelState:
     """The global model as one flat vector of weights and one of float buffers."""
 
@@ -112,7 +140,7 @@ class RoundResult:
 
     plan: RoundPlan
     delivered: IntVector  # how many of each client's draws arrived, (M,)
-    updates: tuple[ClientUpdate, ...]  # of the delivered clients, by client number
-    metrics: dict[str, float]  # what evaluation measured; empty in rounds without one
+    updates: Updates  # of the delivered clients
+    metrics: dict[str, float]  # one row of numbers: evaluation, plan, and what callbacks add
     training_seconds: float  # measured time of local training
     class_accuracy: Vector = field(default_factory=lambda: np.empty(0))  # per class, where the module measures it

@@ -1,0 +1,23 @@
+"""Callbacks of the federated loop, for any Lightning project."""
+
+from fl_lightning.callbacks.channel import ChannelFailures
+from fl_lightning.callbacks.progress import RoundProgress
+from fl_lightning.callbacks.recorder import RunRecorder
+from fl_lightning.callbacks.sampling import SamplerSelection
+from fl_lightning.callbacks.schedule import Group, HeterogeneitySchedule, Ramp
+from fl_lightning.callbacks.stopping import StopAtTarget
+from fl_lightning.callbacks.timing import ComputationTime
+from fl_lightning.callbacks.wandb import WandbMetrics
+
+__all__ = [
+    "ChannelFailures",
+    "ComputationTime",
+    "Group",
+    "HeterogeneitySchedule",
+    "Ramp",
+    "RoundProgress",
+    "RunRecorder",
+    "SamplerSelection",
+    "StopAtTarget",
+    "WandbMetrics",
+]

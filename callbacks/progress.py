@@ -1,0 +1,60 @@
+"""RoundProgress: a bar with the round, the accuracy and the time left."""
+
+import math
+from typing import Any
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+from lightning.pytorch.callbacks import Callback
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fl_lightning.types import RoundResult
+
+
+class RoundProgress(Callback):
+    """Shows how far a run is: a live bar in a terminal, a line every few rounds elsewhere.
+
+    Args:
+        monitor: The metric to show.
+    """
+
+    def __init__(self, monitor: str = "test_accuracy") -> None:
+        self.monitor = monitor
+        self._bar: Progress | None = None
+
+    def on_federation_start(self, loop: Any) -> None:
+        """Open the bar."""
+        if loop.fabric.global_rank:
+            return
+        console = Console(stderr=True)
+        self._console = console
+        self._every = max(1, loop.rounds // 10)
+        if console.is_terminal:
+            columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=console)
+            self._task = self._bar.add_task("", total=loop.rounds, completed=loop.round_index)
+            self._bar.start()
+
+    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+        """Move the bar."""
+        if loop.fabric.global_rank:
+            return
+        shown = self._shown(result.metrics)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=loop.round_index, description=shown)
+        elif loop.round_index % self._every == 0 or loop.round_index in (1, loop.rounds):
+            self._console.print(f"round {loop.round_index}/{loop.rounds}  {shown}", highlight=False)
+
+    def _shown(self, row: dict[str, float]) -> str:
+        parts = [(self.monitor.replace("_", " "), row.get(self.monitor)), ("train loss", row.get("train_loss"))]
+        return "  ".join(f"{name} {value:.3f}" for name, value in parts if value is not None and not math.isnan(value))
+
+    def on_federation_end(self, loop: Any) -> None:
+        """Close the bar."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the bar, also when a run ends early."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

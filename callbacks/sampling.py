@@ -1,0 +1,75 @@
+"""SamplerSelection: who is drawn."""
+
+from typing import Any
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import numpy as np
+from lightning.pytorch.callbacks import Callback
+
+from fl_lightning.protocols import Forecast, Probe
+from fl_lightning.samplers import Drawing, Sampler
+from fl_lightning.seeding import Purpose, generator
+from fl_lightning.types import Cohort, Profiles, RoundResult
+
+
+class SamplerSelection(Callback):
+    """Draws the clients of each round by a sampler.
+
+    Args:
+        sampler: Returns the probabilities.
+        clients_per_round: K, as a number of draws (6) or as a share of the clients (0.3).
+        drawing: How the draws are made; the sampler's own way by default.
+    """
+
+    def __init__(self, sampler: Sampler, clients_per_round: int | float, drawing: Drawing | None = None) -> None:
+        is_share = isinstance(clients_per_round, float) and not clients_per_round.is_integer()
+        if not clients_per_round > 0 or (is_share and clients_per_round > 1):
+            raise ValueError(
+                f"clients_per_round={clients_per_round} must be a number of clients (at least 1) or a share in (0, 1)"
+            )
+        self.sampler, self.clients_per_round, self.drawing = sampler, clients_per_round, drawing
+
+    def num_draws(self, num_clients: int) -> int:
+        """Return K."""
+        wanted = self.clients_per_round
+        is_share = isinstance(wanted, float) and not wanted.is_integer()
+        requested = max(1, round(wanted * num_clients)) if is_share else int(wanted)
+        return self.sampler.num_draws(requested, num_clients)
+
+    def start(self, forecast: Forecast) -> None:
+        """Let the sampler look at typical rounds."""
+        self.sampler.start(forecast)
+
+    def expected_cohort(self, profiles: Profiles) -> Cohort:
+        """Return the law of the draw without drawing."""
+        return self._cohort(profiles, None)
+
+    def configure_cohort(self, round_index: int, profiles: Profiles, probe: Probe, seed: int) -> Cohort:
+        """Return who takes part in this round."""
+        rng = generator(seed, Purpose.SAMPLING, round_index)
+        self.sampler.prepare(profiles, self.num_draws(profiles.num_clients), probe, rng)
+        return self._cohort(profiles, rng)
+
+    def _cohort(self, profiles: Profiles, rng: np.random.Generator | None) -> Cohort:
+        num_draws = self.num_draws(profiles.num_clients)
+        probabilities = self.sampler.probabilities(profiles, num_draws)
+        coefficients = self.sampler.coefficients(profiles, probabilities)
+        if rng is None:
+            counts = np.zeros(profiles.num_clients, dtype=np.int64)
+        elif self.drawing is not None:
+            counts = self.drawing(probabilities, num_draws, rng)
+        else:
+            counts = self.sampler.draw(probabilities, num_draws, rng)
+        return Cohort(probabilities, coefficients, counts, num_draws)
+
+    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+        """Let the sampler learn from what was delivered."""
+        self.sampler.observe(result)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the sampler has learned."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it back."""
+        self.sampler.load_state_dict(state_dict)

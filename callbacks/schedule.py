@@ -1,0 +1,185 @@
+"""HeterogeneitySchedule: T and q of every client in every round."""
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import numpy as np
+from lightning.pytorch.callbacks import Callback
+
+from fl_lightning.seeding import Purpose, generator
+from fl_lightning.types import Conditions, IntVector, Vector
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """Values that rise or fall evenly from the first client to the last."""
+
+    first: float
+    last: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients that draw their T and q from the same ranges.
+
+    Args:
+        share: Fraction of all clients that belong to it.
+        num_steps: T, or the lowest and the highest T, both included.
+        failure_rates: q, or its lowest and highest value.
+    """
+
+    share: float
+    num_steps: int | tuple[int, int]
+    failure_rates: float | tuple[float, float]
+
+
+Steps = int | list[int] | Ramp
+Rates = float | list[float] | Ramp
+
+
+class HeterogeneitySchedule(Callback):
+    """Decides how many local steps every client takes and how often its upload fails.
+
+    Give one of: ``groups`` (ranges from which each client draws), ``num_steps`` with ``failure_rates`` (fixed values: one
+    number for all, a list with one for each client, or a ramp), or ``trace`` (a file).
+
+    All clients get values in each round, drawn or not, from a stream of their own: every algorithm under one seed meets
+    the same conditions.
+
+    Args:
+        groups: Groups of clients in the order of their numbers.
+        num_steps: T of each client.
+        failure_rates: q of each client, each in [0, 1).
+        trace: A CSV or JSON file with columns ``client`` (from 0), ``num_steps``, ``failure_rate`` and, where they change,
+            ``round`` (from 1; after the last round it starts again).
+        dynamic: With groups, draw anew in each round; otherwise once.
+        unit: What T counts: ``iterations`` (optimizer steps) or ``epochs`` (passes over the client's data).
+    """
+
+    def __init__(
+        self,
+        groups: list[Group] | None = None,
+        num_steps: Steps | None = None,
+        failure_rates: Rates | None = None,
+        trace: str | None = None,
+        dynamic: bool = True,
+        unit: str = "iterations",
+    ) -> None:
+        if unit not in ("iterations", "epochs"):
+            raise ValueError(f"unit={unit!r} is unknown: use 'iterations' or 'epochs'")
+        fixed = num_steps is not None or failure_rates is not None
+        if (groups is not None) + fixed + (trace is not None) != 1:
+            raise ValueError("give exactly one of: groups, num_steps with failure_rates, trace")
+        if fixed and (num_steps is None or failure_rates is None):
+            raise ValueError("num_steps and failure_rates go together: give both")
+        self.groups = [_checked_group(group) for group in groups] if groups is not None else None
+        self.num_steps, self.failure_rates = num_steps, failure_rates
+        self.dynamic, self.unit = dynamic, unit
+        self._trace = read_trace(Path(trace)) if trace is not None else None
+
+    def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
+        """Return T and q of all clients in this round."""
+        num_clients = len(steps_per_epoch)
+        if self._trace is not None:
+            num_steps, rates = self._trace[(round_index - 1) % len(self._trace)]
+            _check_length("the trace", len(num_steps), num_clients)
+        elif self.groups is not None:
+            rng = generator(seed, Purpose.CONDITIONS, round_index if self.dynamic else 0)
+            num_steps, rates = _draw_groups(self.groups, num_clients, rng)
+        else:
+            num_steps = np.rint(_spread("num_steps", self.num_steps, num_clients)).astype(np.int64)
+            rates = _spread("failure_rates", self.failure_rates, num_clients)
+        _check_values(num_steps, rates)
+        return Conditions(num_steps * steps_per_epoch if self.unit == "epochs" else num_steps, rates)
+
+
+def _bounds(value: Any) -> tuple[float, float]:
+    low, high = value if isinstance(value, (tuple, list)) else (value, value)
+    return low, high
+
+
+def _checked_group(group: Group) -> Group:
+    if not 0 < group.share <= 1:
+        raise ValueError(f"a group's share={group.share} must be in (0, 1]")
+    for name, value in (("num_steps", group.num_steps), ("failure_rates", group.failure_rates)):
+        low, high = _bounds(value)
+        if not low <= high:
+            raise ValueError(f"a group's {name}={value} must go from a lower to a higher value")
+    _check_values(np.array(_bounds(group.num_steps)), np.array(_bounds(group.failure_rates), dtype=np.float64))
+    return group
+
+
+def _draw_groups(groups: list[Group], num_clients: int, rng: np.random.Generator) -> tuple[IntVector, Vector]:
+    shares = np.array([group.share for group in groups])
+    if abs(shares.sum() - 1) > 1e-6:
+        raise ValueError(f"the shares of the groups must add up to 1, but add up to {shares.sum():g}")
+    member = np.repeat(np.arange(len(groups)), np.diff(np.rint(np.cumsum([0, *shares]) * num_clients).astype(int)))
+    steps = np.array([_bounds(group.num_steps) for group in groups])[member]
+    rates = np.array([_bounds(group.failure_rates) for group in groups], dtype=np.float64)[member]
+    num_steps = rng.integers(steps[:, 0], steps[:, 1], endpoint=True)
+    return num_steps, rng.uniform(rates[:, 0], rates[:, 1])
+
+
+def _spread(name: str, value: Any, num_clients: int) -> Vector:
+    if isinstance(value, Ramp):
+        return np.linspace(value.first, value.last, num_clients)
+    if isinstance(value, (list, tuple)):
+        _check_length(name, len(value), num_clients)
+        return np.asarray(value, dtype=np.float64)
+    return np.full(num_clients, float(value))
+
+
+def _check_length(name: str, length: int, num_clients: int) -> None:
+    if length != num_clients:
+        raise ValueError(f"{name} has {length} clients, but the data has {num_clients}: give one value for each client")
+
+
+def _check_values(num_steps: Any, failure_rates: Any) -> None:
+    bad = np.flatnonzero(~(num_steps >= 1))
+    if len(bad):
+        raise ValueError(f"num_steps={num_steps[bad[0]]} (entry {bad[0]}) must be at least 1")
+    bad = np.flatnonzero(~((failure_rates >= 0) & (failure_rates < 1)))
+    if len(bad):
+        raise ValueError(
+            f"failure_rates={failure_rates[bad[0]]} (entry {bad[0]}) must be in [0, 1): "
+            "a client that is never heard cannot be compensated, leave it out"
+        )
+
+
+def read_trace(path: Path) -> list[tuple[IntVector, Vector]]:
+    """Return T and q of each round of a trace file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"trace file {path} does not exist")
+    try:
+        if path.suffix == ".json":
+            rows = json.loads(path.read_text())
+        else:
+            with path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+        values = [
+            (int(row.get("round") or 1), int(row["client"]), int(row["num_steps"]), float(row["failure_rate"]))
+            for row in rows
+        ]
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"trace file {path} is not a table with columns client, num_steps, failure_rate and optionally round: {error!r}"
+        ) from None
+    return _rounds_of(path, values)
+
+
+def _rounds_of(path: Path, values: list[tuple[int, int, int, float]]) -> list[tuple[IntVector, Vector]]:
+    rounds, clients = sorted({v[0] for v in values}), sorted({v[1] for v in values})
+    wanted = len(rounds) * len(clients)
+    complete = len(values) == wanted == len({v[:2] for v in values}) and clients == list(range(len(clients)))
+    if not values or rounds != list(range(1, len(rounds) + 1)) or not complete:
+        raise ValueError(f"trace file {path} must have each client (from 0) once in each round (from 1), and nothing else")
+    ordered = sorted(values)
+    steps = np.array([v[2] for v in ordered], dtype=np.int64).reshape(len(rounds), -1)
+    rates = np.array([v[3] for v in ordered], dtype=np.float64).reshape(len(rounds), -1)
+    for row in range(len(rounds)):
+        _check_values(steps[row], rates[row])
+    return list(zip(steps, rates, strict=True))

@@ -1,0 +1,26 @@
+"""StopAtTarget: end a run when it is good enough."""
+
+from typing import Any
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+from lightning.pytorch.callbacks import Callback
+
+from fl_lightning.types import RoundResult
+
+
+class StopAtTarget(Callback):
+    """Ends the run after the first round whose accuracy reaches a target.
+
+    Args:
+        target: The value to reach.
+        monitor: The metric to watch.
+    """
+
+    def __init__(self, target: float, monitor: str = "test_accuracy") -> None:
+        self.target, self.monitor = target, monitor
+
+    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+        """Ask the loop to stop once the target is reached."""
+        value = result.metrics.get(self.monitor)
+        if value is not None and value >= self.target:
+            loop.should_stop = True

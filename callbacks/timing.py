@@ -1,0 +1,64 @@
+"""ComputationTime: what a run costs, in local steps, on the clients' devices and here."""
+
+import time
+from typing import Any
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import numpy as np
+from lightning.pytorch.callbacks import Callback
+
+from fl_lightning.types import RoundResult
+
+
+class ComputationTime(Callback):
+    """Counts the computation of every client that was asked, lost uploads included.
+
+    Adds the columns ``local_steps`` (cumulative), ``computation_time`` (cumulative seconds on all devices),
+    ``round_time`` (seconds of this round if all devices work at once: the slowest one), ``synchronous_time`` (its sum over
+    the rounds), ``training_seconds`` (measured, this round) and ``wall_time`` (measured since the start).
+
+    Args:
+        seconds_per_step: Simulated cost of a local step, one number for all or one for each client.
+    """
+
+    def __init__(self, seconds_per_step: float | list[float] = 1.0) -> None:
+        if not (np.asarray(seconds_per_step) >= 0).all():
+            raise ValueError(f"seconds_per_step={seconds_per_step} must not be negative")
+        self.seconds_per_step = seconds_per_step
+        self.local_steps, self.computation_time, self.synchronous_time, self.wall_time = 0, 0.0, 0.0, 0.0
+        self._resumed_at = time.perf_counter()
+
+    def on_federation_start(self, loop: Any) -> None:
+        """Start the clock."""
+        self._resumed_at = time.perf_counter() - self.wall_time
+
+    def configure_metrics(self, result: RoundResult) -> dict[str, float]:
+        """Return the columns of a round."""
+        plan = result.plan
+        num_steps = np.where(plan.cohort.counts > 0, plan.profiles.num_steps, 0)
+        seconds = num_steps * np.asarray(self.seconds_per_step, dtype=np.float64)
+        probing = plan.probed_steps * float(np.mean(self.seconds_per_step))
+        round_time = float(seconds.max()) + probing / len(num_steps)
+        self.local_steps += int(num_steps.sum()) + plan.probed_steps
+        self.computation_time += float(seconds.sum()) + probing
+        self.synchronous_time += round_time
+        self.wall_time = time.perf_counter() - self._resumed_at
+        return {
+            "local_steps": self.local_steps,
+            "computation_time": self.computation_time,
+            "round_time": round_time,
+            "synchronous_time": self.synchronous_time,
+            "training_seconds": result.training_seconds,
+            "wall_time": self.wall_time,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums."""
+        return {
+            name: getattr(self, name) for name in ("local_steps", "computation_time", "synchronous_time", "wall_time")
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the sums back."""
+        for name, value in state_dict.items():
+            setattr(self, name, value)

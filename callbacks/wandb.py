@@ -1,0 +1,128 @@
+"""WandbMetrics: rounds, cost and bias of a run in Weights & Biases."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_info
+
+from fl_lightning.types import RoundResult
+
+_AXES = ("round", "local_steps", "computation_time")
+
+
+class WandbMetrics(Callback):
+    """Logs each round to W&B with ``step=round``; without an account it logs offline into the run's folder.
+
+    Charts can use the round, the local steps or the computation time as their x-axis.
+
+    Args:
+        project: W&B project.
+        name: Name of the run.
+        group: Runs of one group are compared; the algorithm by default.
+        tags: Tags of the run.
+        save_dir: Where offline files go.
+        mode: ``online``, ``offline``, or ``auto``: online when a key is configured.
+        config: The run's configuration.
+        target_accuracy: Reported in the summary as rounds, steps and time to target.
+    """
+
+    def __init__(
+        self,
+        project: str = "fl-lightning",
+        name: str | None = None,
+        group: str | None = None,
+        tags: list[str] | None = None,
+        save_dir: str = "runs",
+        mode: str = "auto",
+        config: dict[str, Any] | None = None,
+        target_accuracy: float | None = None,
+    ) -> None:
+        if mode not in ("auto", "online", "offline"):
+            raise ValueError(f"mode={mode!r} is unknown: use 'auto', 'online' or 'offline'")
+        self.project, self.name, self.group, self.tags = project, name, group, tags or []
+        self.save_dir, self.mode, self.config = save_dir, mode, config or {}
+        self.target_accuracy = target_accuracy
+        self.run_id: str | None = None
+        self._logger: WandbLogger | None = None
+        self._best = float("-inf")
+        self._reached: dict[str, float] = {}
+
+    def on_federation_start(self, loop: Any) -> None:
+        """Open the run."""
+        if loop.fabric.global_rank:
+            return
+        import wandb
+
+        offline = self.mode == "offline" or (self.mode == "auto" and not _has_key())
+        if offline and self.mode == "auto":
+            rank_zero_info("W&B: no API key is configured, so this run is logged offline; `wandb sync` uploads it later.")
+        Path(self.save_dir).mkdir(parents=True, exist_ok=True)
+        self._logger = WandbLogger(
+            name=self.name,
+            project=self.project,
+            save_dir=self.save_dir,
+            offline=offline,
+            id=self.run_id,
+            group=self.group,
+            tags=self.tags,
+            config=self.config,
+            resume="allow" if self.run_id else None,
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+        run = self._logger.experiment
+        self.run_id = run.id
+        for axis in _AXES:
+            run.define_metric(axis)
+        run.define_metric("*", step_metric="round")
+
+    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+        """Log the round."""
+        row = result.metrics
+        accuracy = row.get("test_accuracy")
+        if accuracy is not None:
+            self._best = max(self._best, accuracy)
+            if not self._reached and self.target_accuracy is not None and accuracy >= self.target_accuracy:
+                self._reached = {
+                    "rounds_to_target": row["round"],
+                    "local_steps_to_target": row.get("local_steps", float("nan")),
+                    "computation_time_to_target": row.get("computation_time", float("nan")),
+                }
+        if self._logger is not None:
+            self._logger.experiment.log(row, step=int(row["round"]))
+
+    def on_federation_end(self, loop: Any) -> None:
+        """Write the summary and close the run."""
+        if self._logger is None:
+            return
+        run = self._logger.experiment
+        run.summary.update({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
+        run.finish()
+        self._logger = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the run's id, so that a resumed run goes on in the same one."""
+        return {"run_id": self.run_id, "best": self._best, "reached": self._reached}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the id back."""
+        self.run_id, self._best = state_dict["run_id"], state_dict["best"]
+        self._reached = dict(state_dict["reached"])
+
+
+def _has_key() -> bool:
+    """Whether W&B could log in: a key in the environment or stored by ``wandb login``."""
+    if os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun"):
+        return False
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    import netrc
+
+    try:
+        hosts = netrc.netrc().hosts
+    except (FileNotFoundError, netrc.NetrcParseError, OSError):
+        return False
+    return any("wandb" in host for host in hosts)

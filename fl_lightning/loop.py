@@ -1,0 +1,226 @@
+"""FederatedLoop: the round, on Lightning Fabric."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+from lightning.pytorch import LightningModule
+
+from fl_lightning.aggregators import Aggregator, AnonymousMean
+from fl_lightning.calibration import Calibration
+from fl_lightning.engine import Engine
+from fl_lightning.engine.batches import steps_per_epoch
+from fl_lightning.engine.local import LocalWork
+from fl_lightning.engine.probe import EngineProbe
+from fl_lightning.protocols import Channel, Federation, Sampling, Schedule
+from fl_lightning.solvers import SGD, Solver
+from fl_lightning.types import (
+    Conditions,
+    IntVector,
+    ModelState,
+    Profiles,
+    RoundPlan,
+    RoundResult,
+    Updates,
+    Vector,
+)
+
+_FORECAST_ROUNDS = 256
+_FORECAST_SEED = 0x5EED
+
+
+class FederatedLoop:
+    """Iterates rounds: schedule, sampling, calibration, channel, local training, aggregation, evaluation, hooks.
+
+    Args:
+        rounds: Number of rounds, R.
+        lr: Base learning rate eta_1 of the local steps.
+        schedule: Decides T and q of every client.
+        sampling: Decides who is drawn.
+        channel: Decides whose upload arrives.
+        solver: Makes the local steps.
+        aggregator: Turns what arrived into the next model.
+        calibration: Gives all algorithms the same expected step length.
+        engine: Trains the clients.
+        batch_size: Examples in a local step; a client with fewer takes all it has.
+        weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client.
+        evaluate_every: Evaluate each n-th round, and the last one.
+        callbacks: Watch the run; see ``docs/lightning.md``.
+        fabric: Where to compute; one CPU process by default.
+        seed: Of every random stream.
+    """
+
+    def __init__(
+        self,
+        rounds: int,
+        lr: float,
+        schedule: Schedule,
+        sampling: Sampling,
+        channel: Channel,
+        solver: Solver | None = None,
+        aggregator: Aggregator | None = None,
+        calibration: Calibration | None = None,
+        engine: Engine | None = None,
+        batch_size: int = 64,
+        weights: str | list[float] = "size",
+        evaluate_every: int = 1,
+        callbacks: Sequence[Any] = (),
+        fabric: Fabric | None = None,
+        seed: int = 0,
+    ) -> None:
+        for name, value in (("rounds", rounds), ("batch_size", batch_size), ("evaluate_every", evaluate_every)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        if not 0 < lr < float("inf"):
+            raise ValueError(f"lr={lr} must be a positive number")
+        if seed < 0:
+            raise ValueError(f"seed={seed} must not be negative")
+        self.rounds, self.lr, self.batch_size, self.seed = rounds, lr, batch_size, seed
+        self.schedule, self.sampling, self.channel = schedule, sampling, channel
+        self.solver, self.aggregator = solver or SGD(), aggregator or AnonymousMean()
+        self.calibration, self.engine = calibration or Calibration(), engine or Engine()
+        self.weights, self.evaluate_every = weights, evaluate_every
+        self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
+        self.callbacks = [schedule, sampling, channel, *callbacks]
+        self.round_index = 0  # rounds finished
+        self.should_stop = False  # a callback sets this to end after the round
+
+    def run(self, module: LightningModule, federation: Federation) -> ModelState:
+        """Train the module on the federation and return the final state, which the module holds as well."""
+        self._setup(module, federation)
+        self._call("on_federation_start")
+        while self.round_index < self.rounds and not self.should_stop:
+            plan, probe = self._plan(self.round_index + 1)
+            self._call("on_round_start", plan=plan)
+            delivered = self.channel.configure_delivery(plan, self.seed)
+            updates, seconds = self._train(plan, probe, self.aggregator.trains(plan, delivered))
+            self.state = self._aggregate(updates, delivered, plan)
+            self.round_index = plan.index
+            metrics, class_accuracy = self._evaluate(plan)
+            result = RoundResult(plan, delivered, updates, metrics, seconds, class_accuracy)
+            self._call("on_round_end", result=self._measured(result))
+        self.engine.model.load(self.state.weights, self.state.buffers)
+        self._call("on_federation_end")
+        return self.state
+
+    def _setup(self, module: LightningModule, federation: Federation) -> None:
+        self.module, self.federation = module, federation
+        self.client_weights = target_weights(self.weights, federation.sizes)
+        self.steps_per_epoch = steps_per_epoch(federation.sizes, self.batch_size)
+        self.state = self.engine.setup(self.fabric, module, federation, self.solver, self.batch_size, self.seed)
+        self.aggregator.setup(len(federation.sizes), self.state.weights)
+        self.sampling.start(lambda: self._forecast(self.lr))
+
+    def _call(self, hook: str, **arguments: Any) -> None:
+        """Call a hook of everybody who watches: the loop's callbacks, then Fabric's."""
+        for callback in self.callbacks:
+            method = getattr(callback, hook, None)
+            if method is not None:
+                method(loop=self, **arguments)
+        self.fabric.call(hook, loop=self, **arguments)
+
+    def _profiles(self, conditions: Conditions, lr: float) -> Profiles:
+        accumulation = self.solver.accumulation(conditions.num_steps, lr)
+        return Profiles(self.client_weights, conditions.num_steps, conditions.failure_rates, accumulation)
+
+    def _forecast(self, lr: float) -> Iterator[Profiles]:
+        """Yield the profiles of typical rounds, from a random stream that no real round uses."""
+        num_rounds = max(16, min(_FORECAST_ROUNDS, 10_000_000 // len(self.client_weights)))
+        for index in range(1, num_rounds + 1):
+            conditions = self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed + _FORECAST_SEED)
+            yield self._profiles(conditions, lr)
+
+    def _plan(self, index: int) -> tuple[RoundPlan, EngineProbe]:
+        """Decide everything about a round that can be decided before training."""
+        conditions = self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
+        probe = EngineProbe(self.engine, self.state, self._work(index, conditions.num_steps, self.lr))
+
+        def plan_at(lr: float) -> RoundPlan:
+            profiles = self._profiles(conditions, lr)
+            cohort = self.sampling.configure_cohort(index, profiles, probe, self.seed)
+            coefficients = self.aggregator.coefficients(profiles, cohort)
+            return RoundPlan(index, profiles, cohort, coefficients, lr, probed_steps=probe.num_steps)
+
+        def forecast_at(lr: float) -> Iterator[RoundPlan]:
+            for profiles in self._forecast(lr):
+                cohort = self.sampling.expected_cohort(profiles)
+                yield RoundPlan(index, profiles, cohort, self.aggregator.coefficients(profiles, cohort), lr)
+
+        depends = self.solver.depends_on_learning_rate
+        return self.calibration(self.lr, plan_at, forecast_at, depends), probe
+
+    def _work(self, index: int, num_steps: IntVector, lr: float) -> LocalWork:
+        return LocalWork(index, num_steps, lr, self.aggregator.start, self.aggregator.gradient_shift)
+
+    def _train(self, plan: RoundPlan, probe: EngineProbe, clients: IntVector) -> tuple[Updates, float]:
+        began = time.perf_counter()
+        updates = probe.trained(clients, plan.learning_rate)
+        if updates is None:
+            work = self._work(plan.index, plan.profiles.num_steps, plan.learning_rate)
+            updates = self.engine.train(self.state, clients, work)
+        return updates, time.perf_counter() - began
+
+    def _aggregate(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> ModelState:
+        weights = self.aggregator(self.state.weights, updates, delivered, plan)
+        return ModelState(weights, mixed_buffers(self.state.buffers, updates, delivered, plan))
+
+    def _evaluate(self, plan: RoundPlan) -> tuple[dict[str, float], Vector]:
+        if plan.index % self.evaluate_every and plan.index != self.rounds:
+            return {}, np.empty(0)
+        metrics, class_accuracy = self.engine.evaluate(self.state)
+        return metrics | self.federation.measure(self.state.weights, plan), class_accuracy
+
+    def _measured(self, result: RoundResult) -> RoundResult:
+        """Complete the metrics of a round with what the plan knows and with the columns that callbacks add."""
+        plan = result.plan
+        metrics: dict[str, float] = {
+            "round": plan.index,
+            **result.metrics,
+            "train_loss": result.updates.mean_loss,
+            "num_sampled": int(plan.cohort.counts.sum()),
+            "num_delivered": int(result.delivered.sum()),
+            "learning_rate": plan.learning_rate,
+            "step_length": plan.step_length,
+            "chi2": plan.chi_square,
+        }
+        for callback in self.callbacks:
+            if hasattr(callback, "configure_metrics"):
+                metrics |= callback.configure_metrics(result=result)
+        return replace(result, metrics=metrics)
+
+
+def target_weights(weights: str | list[float], sizes: IntVector) -> Vector:
+    """Return w, summing to 1.
+
+    >>> target_weights("size", np.array([1, 3])).tolist(), target_weights("uniform", np.array([1, 3])).tolist()
+    ([0.25, 0.75], [0.5, 0.5])
+    """
+    if isinstance(weights, str):
+        if weights not in ("size", "uniform"):
+            raise ValueError(f"weights={weights!r} is unknown: use 'size', 'uniform' or a list of numbers")
+        values = sizes.astype(np.float64) if weights == "size" else np.ones(len(sizes))
+    else:
+        values = np.asarray(weights, dtype=np.float64)
+        if values.shape != sizes.shape:
+            raise ValueError(f"weights has {len(values)} entries, but there are {len(sizes)} clients")
+        if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
+            raise ValueError("weights must be finite numbers >= 0 with a positive sum")
+    return values / values.sum()
+
+
+def mixed_buffers(buffers: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+    """Return the global float buffers (running means of BatchNorm), averaged like the weights.
+
+    Shares are kept convex, because a variance that an amplified update pushes below zero would be none.
+    """
+    if not len(buffers) or not len(updates):
+        return buffers
+    shares = delivered[updates.clients] * plan.coefficients[updates.clients] / plan.cohort.num_draws
+    shares = shares / max(1.0, float(shares.sum()))
+    steps = torch.from_numpy(shares).to(buffers) @ (updates.buffers - buffers)
+    return buffers + steps

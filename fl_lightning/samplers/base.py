@@ -1,0 +1,50 @@
+"""What a sampler is: one method that returns p."""
+
+from typing import Any
+
+import numpy as np
+
+from fl_lightning.protocols import Forecast, Probe
+from fl_lightning.samplers.drawing import Drawing, WithReplacement
+from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
+
+
+class Sampler:
+    """Decides with which probability each client is drawn.
+
+    Override :meth:`probabilities`; the rest is for samplers that reweight, draw in their own way, or learn.
+    """
+
+    drawing: Drawing = WithReplacement()
+
+    def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
+        """Return p, the expected share of each client among the draws, (M,), summing to 1."""
+        raise NotImplementedError
+
+    def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
+        """Return the factor that a drawn client puts on its update before it sends it, (M,)."""
+        return np.ones(profiles.num_clients)
+
+    def num_draws(self, requested: int, num_clients: int) -> int:
+        """Return K, given what the configuration asks for."""
+        return requested
+
+    def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
+        """Return how often each client is drawn, (M,)."""
+        return self.drawing(probabilities, num_draws, rng)
+
+    def start(self, forecast: Forecast) -> None:
+        """Look at typical rounds before the first one."""
+
+    def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:
+        """Ask clients before the draw; what is asked is charged to the round."""
+
+    def observe(self, result: RoundResult) -> None:
+        """Learn from a finished round; only what was delivered may be used."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what :meth:`observe` has learned, as tensors, numbers and containers of them."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`state_dict` returned."""

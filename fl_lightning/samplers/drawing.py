@@ -1,0 +1,98 @@
+"""How K draws are made from the probabilities p. Every way keeps E[n] = K p; they differ in the variance of n."""
+
+from typing import Protocol
+
+import numpy as np
+
+from fl_lightning.types import IntVector, Vector
+
+
+class Drawing(Protocol):
+    """Turns probabilities into how often each client is drawn."""
+
+    def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
+        """Return n, (M,), with E[n] = ``num_draws * probabilities``."""
+
+
+def _counts_at_quantiles(probabilities: Vector, quantiles: Vector) -> IntVector:
+    cumulated = np.cumsum(probabilities)
+    drawn = np.searchsorted(cumulated, quantiles * cumulated[-1], side="right")
+    # A quantile within rounding of 1 would fall off the end, onto a client that may have probability 0.
+    last = int(np.flatnonzero(probabilities)[-1])
+    return np.bincount(np.minimum(drawn, last), minlength=len(probabilities)).astype(np.int64)
+
+
+class WithReplacement:
+    """K independent draws, as in the paper.
+
+    >>> n = WithReplacement()(np.array([0.5, 0.0, 0.5]), 10, np.random.default_rng(0))
+    >>> int(n.sum()), int(n[1])
+    (10, 0)
+    """
+
+    def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
+        """Return multinomial counts."""
+        return _counts_at_quantiles(probabilities, rng.random(num_draws))
+
+
+class Systematic:
+    """One uniform u, draws at the quantiles (u + k)/K: |n - K p| < 1, the least variance of the counts.
+
+    The order of the clients decides who excludes whom. ``order="random"`` takes a fresh one each round. ``order="fixed"``
+    keeps the clients' numbers and so stratifies by whatever the numbering carries (classes, for example): it can help
+    much, but it uses knowledge that a server may not have.
+
+    >>> Systematic(order="fixed")(np.array([0.25, 0.25, 0.5]), 4, np.random.default_rng(0)).tolist()
+    [1, 1, 2]
+    """
+
+    def __init__(self, order: str = "random") -> None:
+        if order not in ("random", "fixed"):
+            raise ValueError(f"order={order!r} is unknown: use 'random' or 'fixed'")
+        self.order = order
+
+    def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
+        """Return counts that differ from K p by less than 1."""
+        quantiles = (rng.random() + np.arange(num_draws)) / num_draws
+        if self.order == "fixed":
+            return _counts_at_quantiles(probabilities, quantiles)
+        order = rng.permutation(len(probabilities))
+        counts = np.empty(len(probabilities), dtype=np.int64)
+        counts[order] = _counts_at_quantiles(probabilities[order], quantiles)
+        return counts
+
+
+class WithoutReplacement:
+    """K distinct clients; client m is among them with probability K p_m, which must not exceed 1.
+
+    >>> n = WithoutReplacement()(np.full(5, 0.2), 3, np.random.default_rng(0))
+    >>> int(n.sum()), int(n.max())
+    (3, 1)
+    """
+
+    def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
+        """Return counts of 0 and 1."""
+        too_likely = np.flatnonzero(num_draws * probabilities > 1 + 1e-9)
+        if len(too_likely):
+            client = int(too_likely[0])
+            raise ValueError(
+                f"client {client} has K p = {num_draws * probabilities[client]:.3f}, but a client that is drawn at most "
+                f"once needs K p <= 1 ({len(too_likely)} such clients): draw fewer clients or use Systematic"
+            )
+        if np.ptp(probabilities) == 0:
+            counts = np.zeros(len(probabilities), dtype=np.int64)
+            counts[rng.choice(len(probabilities), num_draws, replace=False)] = 1
+            return counts
+        return np.minimum(Systematic()(probabilities, num_draws, rng), 1)
+
+
+class Independent:
+    """Each client decides alone, with probability K p_m: the cohort has K clients only on average.
+
+    >>> int(Independent()(np.array([0.5, 0.5]), 2, np.random.default_rng(0)).sum())
+    2
+    """
+
+    def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
+        """Return counts of 0 and 1."""
+        return (rng.random(len(probabilities)) < num_draws * probabilities).astype(np.int64)

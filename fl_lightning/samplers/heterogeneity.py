@@ -1,0 +1,87 @@
+"""FedACS: a bias in sampling that cancels the bias of links and local work."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fl_lightning import theory
+from fl_lightning.protocols import Forecast
+from fl_lightning.samplers.base import Sampler
+from fl_lightning.types import Profiles, RoundResult, Vector
+
+_KNOWLEDGE = ("instant", "mean", "estimated")
+
+
+class HeterogeneityAware(Sampler):
+    r"""Draws clients so that the objective stays the one that was asked for (FedACS).
+
+    .. math:: p_m = \frac{w_m / ((1-q_m) A_m)}{\sum_j w_j / ((1-q_j) A_j)}
+
+    With this p and anonymous averaging :math:`\Omega = w` in every round.
+
+    Args:
+        knowledge: ``instant``: the server knows q and A of this round, as in the paper. ``mean``: it knows only the
+            long-run mean of (1-q) A, which is consistent on average. ``estimated``: it knows nothing and learns the
+            delivery rate and the work of each client from what arrives; a client it has not heard of counts as average.
+        prior: with ``estimated``, how many imagined draws at the average rate each client starts with.
+    """
+
+    def __init__(self, knowledge: str = "instant", prior: float = 2.0) -> None:
+        if knowledge not in _KNOWLEDGE:
+            raise ValueError(f"knowledge={knowledge!r} is unknown: use one of {', '.join(_KNOWLEDGE)}")
+        if not prior > 0:
+            raise ValueError(f"prior={prior} must be positive")
+        self.knowledge = knowledge
+        self.prior = prior
+        self._mean_yield: Vector = np.empty(0)  # E[(1-q) A]
+        self._drawn: Vector = np.empty(0)
+        self._heard: Vector = np.empty(0)
+        self._work: Vector = np.empty(0)  # sum of A over the deliveries
+
+    def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
+        """Return p from what the server knows."""
+        if self.knowledge == "instant":
+            return theory.heterogeneity_aware_probabilities(
+                profiles.weights, profiles.failure_rates, profiles.accumulation
+            )
+        known = self._mean_yield if self.knowledge == "mean" else self._estimated_yield(profiles.num_clients)
+        unnormalised = profiles.weights / known
+        return unnormalised / unnormalised.sum()
+
+    def start(self, forecast: Forecast) -> None:
+        """Average (1-q) A over typical rounds."""
+        if self.knowledge == "mean":
+            total, num_rounds = np.zeros(1), 0
+            for profiles in forecast():
+                total = total + (1 - profiles.failure_rates) * profiles.accumulation
+                num_rounds += 1
+            self._mean_yield = total / num_rounds
+
+    def _estimated_yield(self, num_clients: int) -> Vector:
+        """Shrink each client's delivery rate and work towards the average of those heard so far."""
+        if not len(self._drawn):
+            self._drawn, self._heard, self._work = (np.zeros(num_clients) for _ in range(3))
+        num_heard = self._heard.sum()
+        rate = (num_heard + 1) / (self._drawn.sum() + 1)
+        work = self._work.sum() / num_heard if num_heard else 1.0
+        rates = (self._heard + self.prior * rate) / (self._drawn + self.prior)
+        works = (self._work + self.prior * work) / (self._heard + self.prior)
+        return rates * works
+
+    def observe(self, result: RoundResult) -> None:
+        """Count who was drawn, who was heard, and how much work the heard ones report."""
+        if self.knowledge == "estimated":
+            drawn, heard = result.plan.cohort.counts > 0, result.delivered > 0
+            self._drawn = self._drawn + drawn
+            self._heard = self._heard + heard
+            self._work = self._work + heard * result.plan.profiles.accumulation
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts of the estimate."""
+        return {name: torch.from_numpy(getattr(self, name).copy()) for name in ("_drawn", "_heard", "_work")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the counts back."""
+        for name, value in state.items():
+            setattr(self, name, value.numpy())
