@@ -59,3 +59,19 @@ def require_at_least(minimum: float, *, strict: bool = False, **named: float) ->
         if not np.isfinite(value) or value < minimum or (strict and value == minimum):
             relation = "above" if strict else "at least"
             raise ValueError(f"{name} must be a finite number {relation} {minimum:g}, but it is {value!r}")
+
+
+def whole_steps(num_steps: npt.ArrayLike) -> Vector:
+    """Return T as float64, or raise unless every value is a whole number of at least one step."""
+    steps = np.asarray(num_steps, dtype=np.float64)
+    wrong = ~(np.isfinite(steps) & (steps >= 1) & (steps == np.floor(steps)))
+    if wrong.any():
+        raise ValueError(f"num_steps must be whole numbers of at least 1, but got {steps[wrong].flat[0]!r}")
+    return steps
+
+
+def require_within(name: str, value: float, low: float, high: float, open_end: bool = False) -> None:
+    """Raise a ValueError for a number outside its interval, which includes both ends unless ``open_end``."""
+    if not (low <= value <= high) or not np.isfinite(value) or (open_end and value == high):
+        end = "<" if open_end else "<="
+        raise ValueError(f"{name} must satisfy {low:g} <= {name} {end} {high:g}, but it is {value!r}")

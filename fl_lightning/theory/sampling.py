@@ -13,8 +13,8 @@ def heterogeneity_aware_probabilities(
 
     .. math:: p_m \propto \frac{w_m}{(1 - q_m) A_m}
 
-    The constraint printed in the paper, :math:`(1-q_m) A_m p_m = \sum_j w_j (1-q_j) A_j p_j`, lacks the factor w on its
-    right side and agrees with this solution only for equal weights; the solution is what gives Omega = w.
+    The constraint printed in the paper, :math:`(1-q_m) A_m p_m = \sum_j w_j (1-q_j) A_j p_j`, lacks the factor w on
+    its right side and agrees with this solution only for equal weights; the solution is what gives Omega = w.
 
     >>> heterogeneity_aware_probabilities([0.5, 0.5], [0.0, 0.5], [2, 8])
     array([0.66666667, 0.33333333])
