@@ -171,6 +171,8 @@ def true_objective_bound(
     _require_constants(surrogate_error, beta_squared, kappa_squared, noise_variance)
     if not chi_square >= 0:
         raise ValueError(f"chi_square must be at least 0, but it is {chi_square!r}")
+    if np.isinf(chi_square):
+        return float("inf")
     distortion = chi_square * (beta_squared * surrogate_error + kappa_squared)
     return float(surrogate_error + distortion + 2 * np.sqrt(surrogate_error * distortion) + noise_variance)
 
