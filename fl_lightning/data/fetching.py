@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import TypeVar
 from urllib.request import urlopen
@@ -122,7 +123,7 @@ def download(url: str, target: Path, md5: str) -> None:
                 while chunk := response.read(_CHUNK):
                     file.write(chunk)
                     bar.update(task, advance=len(chunk))
-    except OSError as error:  # URLError, timeouts and a full disk are all OSErrors
+    except (OSError, HTTPException) as error:  # URLError, timeouts and a full disk are all OSErrors
         raise FetchError(f"download failed ({getattr(error, 'reason', error)})") from None
     try:
         verify(target, "md5", md5)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MAX_BUBBLE_CLIENTS = 60
+_MAX_BUBBLE_CLIENTS = 50
 _INK, _MUTED, _BLUE = "#1f2933", "#7b8794", "#2563a8"
 
 
@@ -30,8 +30,7 @@ def partition_figure(counts: IntVector, class_names: Sequence[str]) -> "Figure":
     if counts.ndim != 2 or counts.shape[1] != len(class_names) or counts.size == 0:
         raise ValueError(f"counts must have shape (clients, {len(class_names)} classes), got {counts.shape}")
     num_clients, num_classes = counts.shape
-    width = float(np.clip(2.5 + 0.32 * num_clients, 6, 13))
-    figure = Figure(figsize=(width, 2.2 + 0.34 * num_classes), dpi=150, layout="constrained")
+    figure = Figure(figsize=(_width(num_clients), 2.2 + 0.34 * num_classes), dpi=150, layout="constrained")
     top, main = figure.subplots(2, 1, sharex=True, height_ratios=[1, max(2.0, 0.34 * num_classes)])
     _draw_sizes(top, counts.sum(axis=1))
     if num_clients <= _MAX_BUBBLE_CLIENTS:
@@ -42,6 +41,11 @@ def partition_figure(counts: IntVector, class_names: Sequence[str]) -> "Figure":
     return figure
 
 
+def _width(num_clients: int) -> float:
+    """Return the width of the figure in inches."""
+    return float(np.clip(2.5 + 0.32 * num_clients, 6, 13))
+
+
 def _draw_sizes(axes: "Axes", sizes: IntVector) -> None:
     clients = np.arange(len(sizes))
     if len(sizes) <= _MAX_BUBBLE_CLIENTS:
@@ -50,12 +54,9 @@ def _draw_sizes(axes: "Axes", sizes: IntVector) -> None:
         axes.fill_between(clients, sizes, step="mid", color=_BLUE, linewidth=0)
     axes.set_ylim(0, sizes.max() * 1.08)
     axes.set_ylabel("examples", color=_MUTED, fontsize=9)
-    axes.set_title(
-        f"{len(sizes):,} clients, {sizes.sum():,} examples, {sizes.min():,} to {sizes.max():,} each",
-        loc="left",
-        color=_INK,
-        fontsize=11,
-    )
+    each = f"{sizes.max():,}" if sizes.min() == sizes.max() else f"{sizes.min():,} to {sizes.max():,}"
+    title = f"{len(sizes):,} client{'s'[: len(sizes) > 1]}, {sizes.sum():,} examples, {each} each"
+    axes.set_title(title, loc="left", color=_INK, fontsize=11)
     axes.locator_params(axis="y", nbins=3)
     axes.tick_params(axis="x", length=0, labelbottom=False)
     axes.tick_params(axis="y", colors=_MUTED, labelsize=8)
@@ -66,24 +67,26 @@ def _draw_sizes(axes: "Axes", sizes: IntVector) -> None:
 def _draw_bubbles(axes: "Axes", counts: IntVector) -> None:
     client, label = np.nonzero(counts)
     shown = counts[client, label]
-    largest = 230.0 * min(1.0, (30 / len(counts)) ** 2) if len(counts) > 30 else 230.0
-    axes.scatter(client, label, s=largest * shown / shown.max(), color=_BLUE, linewidths=0, alpha=0.9, zorder=2)
+    pitch = min(24.0, 72 * (_width(len(counts)) - 2) / len(counts))  # points between neighbouring columns or rows
+    areas = np.maximum((0.9 * pitch) ** 2 * shown / shown.max(), 2.0)  # a single example still shows
+    axes.scatter(client, label, s=areas, color=_BLUE, linewidths=0, zorder=2)
     axes.grid(color="#e4e7eb", linewidth=0.6, zorder=0)
     axes.set_xlim(-0.7, len(counts) - 0.3)
     axes.set_title(f"largest bubble: {shown.max():,} examples", loc="right", color=_MUTED, fontsize=8)
 
 
 def _draw_heat_map(figure: "Figure", axes: "Axes", counts: IntVector) -> None:
-    from matplotlib.colors import PowerNorm
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap, PowerNorm
 
     picture = axes.imshow(
         np.ma.masked_equal(counts.T, 0),
         aspect="auto",
-        cmap="YlGnBu",
+        cmap=ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256))),  # without the palest: white means none
         norm=PowerNorm(0.5, vmin=0, vmax=counts.max()),  # small shares must stay visible beside a client's main class
         interpolation="nearest",
     )
-    axes.set_facecolor("#f8f9fa")
+    axes.hlines(np.arange(1, counts.shape[1]) - 0.5, -0.5, len(counts) - 0.5, color="white", linewidth=2)
     bar = figure.colorbar(picture, ax=axes, pad=0.01, aspect=30)
     bar.set_label("examples", color=_MUTED, fontsize=8)
     bar.ax.tick_params(colors=_MUTED, labelsize=8)
