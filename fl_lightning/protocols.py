@@ -33,8 +33,8 @@ class Federation(Protocol):
 class DataSource(Protocol):
     """A data set that can become a federation."""
 
-    def load(self, seed: int) -> Federation:
-        """Fetch what is missing, split it among the clients and return the federation."""
+    def load(self, seed: int) -> Any:
+        """Fetch what is missing, split it among the clients and return the :class:`Federation`."""
 
 
 class Schedule(Protocol):

@@ -1,0 +1,132 @@
+"""From a merged configuration to objects, by jsonargparse."""
+
+import contextlib
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import torch
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from lightning.fabric import Fabric
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import Callback
+
+from fl_lightning.callbacks import ComputationTime, RoundProgress, RunRecorder, WandbMetrics
+from fl_lightning.cli.configs import ConfigError
+from fl_lightning.loop import FederatedLoop
+from fl_lightning.protocols import DataSource
+from fl_lightning.seeding import Purpose, client_seed
+
+
+@dataclass
+class Run:
+    """A federation ready to start."""
+
+    loop: FederatedLoop
+    module: LightningModule
+    data: DataSource
+    run_dir: Path
+    config: str  # complete, as YAML
+
+    def execute(self) -> None:
+        """Load the data, train, and leave the outputs in the run's folder."""
+        federation = self.data.load(self.loop.seed)
+        if self.loop.fabric.global_rank == 0:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            (self.run_dir / "config.yaml").write_text(self.config)
+        try:
+            self.loop.run(self.module, federation)
+        finally:
+            for callback in self.loop.callbacks:
+                if isinstance(callback, RoundProgress):
+                    callback.close()
+
+
+def make_parser() -> ArgumentParser:
+    """Return the parser whose keys are the arguments of the loop, the module, the data and Fabric."""
+    parser = ArgumentParser(prog="train.py", exit_on_error=False, add_help=False)
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--run_dir", type=str | None, default=None)
+    parser.add_argument("--target_accuracy", type=float | None, default=None)
+    parser.add_argument("--logger", type=list[str] | str, default=["wandb"])
+    parser.add_subclass_arguments(LightningModule, "model", required=True)
+    parser.add_subclass_arguments(DataSource, "data", required=True)
+    parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"})
+    parser.add_class_arguments(FederatedLoop, "loop", skip={"fabric", "seed", "callbacks"}, instantiate=False)
+    parser.add_argument("--loop.callbacks", type=list[Callback], default=[])
+    return parser
+
+
+def parse(merged: dict[str, Any], overrides: list[str]) -> Namespace:
+    """Check the merged config and the overrides against the signatures; one clear line for what does not fit."""
+    complaints = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaints):
+            return make_parser().parse_args(["--config", yaml.safe_dump(merged), *overrides])
+    except (ArgumentError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ConfigError(_one_line(str(error))) from None
+    except SystemExit:
+        raise ConfigError(_one_line(complaints.getvalue())) from None
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 600 else line[:600] + " ..."
+
+
+def dump(settings: Namespace) -> str:
+    """Return the complete config as YAML."""
+    return make_parser().dump(settings, skip_none=False)
+
+
+def _loggers(settings: Namespace, labels: dict[str, str], run_dir: Path) -> list[Callback]:
+    wanted = [settings.logger] if isinstance(settings.logger, str) else settings.logger
+    unknown = set(wanted) - {"wandb", "none"}
+    if unknown:
+        raise ConfigError(f"logger={sorted(unknown)} is unknown: use wandb or none")
+    if "wandb" not in wanted:
+        return []
+    return [
+        WandbMetrics(
+            name=f"{labels['config']}_seed_{settings.seed}",
+            group=labels["algorithm"],
+            tags=[labels["data"], labels["algorithm"]],
+            save_dir=str(run_dir),
+            config=yaml.safe_load(dump(settings)),
+            target_accuracy=settings.target_accuracy,
+        )
+    ]
+
+
+def instantiate_data(settings: Namespace) -> DataSource:
+    """Make the data source alone."""
+    return make_parser().instantiate(Namespace(data=settings.data)).data
+
+
+def build(settings: Namespace, name: str) -> Run:
+    """Make the objects. The module's initial weights depend on the seed alone."""
+    if settings.seed < 0:
+        raise ConfigError(f"seed={settings.seed} must not be negative")
+    target = settings.target_accuracy
+    if target is not None and not (math.isfinite(target) and 0 <= target <= 1):
+        raise ConfigError(f"target_accuracy={target} must be between 0 and 1")
+    settings.run_dir = settings.run_dir or f"runs/{name}/seed_{settings.seed}"
+    config = dump(settings)
+    torch.manual_seed(client_seed(settings.seed, Purpose.INITIAL_WEIGHTS, 0, 0))
+    with contextlib.redirect_stderr(io.StringIO()):
+        objects = make_parser().instantiate(settings)
+    run_dir = Path(settings.run_dir)
+    data_name, _, algorithm = name.partition("_")
+    labels = {"data": data_name, "algorithm": algorithm or name, "config": name}
+    callbacks = [ComputationTime(), *objects.loop.callbacks, RunRecorder(str(run_dir), target, labels), RoundProgress()]
+    callbacks += _loggers(settings, labels, run_dir)
+    loop_arguments = {**vars(objects.loop), "callbacks": callbacks}
+    fabric = objects.fabric
+    fabric.launch()
+    loop = FederatedLoop(**loop_arguments, fabric=fabric, seed=settings.seed)
+    return Run(loop, objects.model, objects.data, run_dir, config)

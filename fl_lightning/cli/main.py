@@ -1,0 +1,65 @@
+"""The command ``fl-lightning``. Commands are imported only when they run, so that ``--help`` answers at once."""
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+_COMMANDS = {
+    "train": "train a federation:  fl-lightning train --config mnist_fedacs.yaml",
+    "data": "fetch or look at a data set:  fl-lightning data fetch mnist",
+}
+
+
+def _help() -> str:
+    lines = [f"  {name:<11}{text}" for name, text in _COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: fl-lightning COMMAND [options]",
+            "",
+            "Federated learning on PyTorch Lightning for clients that differ in work and in reach.",
+            "",
+            *lines,
+            "",
+            "`fl-lightning COMMAND --help` tells more. Without a command, `train` is meant.",
+        ]
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return the exit code: 0, or 2 for something the user can mend."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    name = given[0] if given and not given[0].startswith("-") else "train"
+    if name not in _COMMANDS:
+        return _refuse(f"unknown command {name!r}: use one of {', '.join(_COMMANDS)}")
+    rest = given[1:] if given and given[0] == name else given
+    return _guarded(lambda: import_module(f"fl_lightning.cli.{name}").main(rest))
+
+
+def _guarded(command: Callable[[], int]) -> int:
+    """Turn what a user can mend into one line; nothing the user sees is a traceback."""
+    try:
+        return command()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        if os.environ.get("FL_LIGHTNING_TRACEBACK"):
+            raise
+        text = " ".join(str(error).split()) or type(error).__name__
+        known = isinstance(error, (ValueError, OSError, ImportError))
+        hint = "" if known else f" ({type(error).__name__}; FL_LIGHTNING_TRACEBACK=1 shows where)"
+        return _refuse(text + hint)
+
+
+def _refuse(text: str) -> int:
+    print(f"fl-lightning: error: {text}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
