@@ -65,8 +65,10 @@ def test_damaged_file_of_the_package_is_named(tmp_path, unreachable, name):
 
 
 def test_stored_file_with_other_content_is_refused(tmp_path):
+    folder = tmp_path / "made"
+    folder.mkdir()
     zeros = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
-    save_images(Images(zeros, torch.zeros(1), zeros, torch.zeros(1)), tmp_path / "cifar10.pt", {})
+    save_images(Images(zeros, torch.zeros(1), zeros, torch.zeros(1)), tmp_path / "cifar10.pt", {}, folder)
     with pytest.raises(ValueError, match=r"cifar10\.pt does not hold CIFAR-10 as published"):
         load_cifar10(tmp_path)
 
@@ -125,7 +127,9 @@ def test_torchvisions_layout_gives_the_same_images(root, tmp_path, monkeypatch):
 @pytest.mark.realdata
 def test_one_flipped_bit_is_refused(root, tmp_path):
     images = load_cifar10(root)
+    folder = tmp_path / "made"
+    folder.mkdir()
     images.test_images[123, 1, 2, 3] ^= 1
-    save_images(images, tmp_path / "cifar10.pt", {})
+    save_images(images, tmp_path / "cifar10.pt", {}, folder)
     with pytest.raises(ValueError, match=r"cifar10\.pt does not hold CIFAR-10 as published"):
         load_cifar10(tmp_path)

@@ -41,13 +41,14 @@ def test_federation_keeps_image_and_label_together_and_depends_on_the_seed_alone
 
 
 def test_saved_images_come_back_and_their_digests_are_plain_sha256(tmp_path):
-    save_images(IMAGES, tmp_path / "x.pt", {"note": "hello"})
+    (tmp_path / "made").mkdir()
+    save_images(IMAGES, tmp_path / "x.pt", {"note": "hello"}, tmp_path / "made")
     images, extra = read_images(tmp_path / "x.pt")
     assert extra == {"note": "hello"}
     assert images.digests() == IMAGES.digests()
     assert images.digests()[1] == hashlib.sha256(bytes(i % 10 for i in range(30))).hexdigest()
     assert images.digests()[2] == hashlib.sha256(IMAGES.test_images.numpy().tobytes()).hexdigest()
-    assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]
+    assert list((tmp_path / "made").iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensor file", {"train_images": 3}, [1]])

@@ -57,13 +57,14 @@ def load_cifar10(root: str | Path) -> Images:
         return _verified(read_images(stored)[0], stored)
     if images := _given(root):
         if os.access(root, os.W_OK):  # a shared folder may be read-only
-            save_images(images, stored, {})
+            with workspace(root) as temporary:
+                save_images(images, stored, {}, temporary)
         return images
     with workspace(root) as temporary:
         if stored.is_file():  # another process fetched it while this one waited
             return _verified(read_images(stored)[0], stored)
         images = _given_archive(root, temporary) or _fetch(root, temporary)
-        save_images(images, stored, {})
+        save_images(images, stored, {}, temporary)
         return images
 
 

@@ -11,6 +11,7 @@ from rich.progress import track
 
 from fl_lightning.data.cifar10 import CLASS_NAMES
 from fl_lightning.data.federation import TensorFederation
+from fl_lightning.data.fetching import workspace
 from fl_lightning.data.images import Images, image_federation, read_images, save_images
 from fl_lightning.data.partitions import Partition
 
@@ -57,8 +58,10 @@ def load_cinic10(root: str | Path) -> Images:
             f"{root / 'CINIC-10'}, so that {root / 'CINIC-10' / 'train' / CLASS_NAMES[0]}/*.png exist"
         )
     images = Images(*_decode(tree, "train"), *_decode(tree, "test"))
-    if os.access(root, os.W_OK):
-        save_images(images, stored, {"fingerprint": fingerprint, "digests": " ".join(images.digests())})
+    if os.access(root, os.W_OK):  # a shared folder may be read-only
+        extra = {"fingerprint": fingerprint, "digests": " ".join(images.digests())}
+        with workspace(root) as temporary:
+            save_images(images, stored, extra, temporary)
     return images
 
 

@@ -37,14 +37,10 @@ def _sha256(values: torch.Tensor) -> str:
     return hashlib.sha256(values.to(torch.uint8).contiguous().numpy().data).hexdigest()
 
 
-def save_images(images: Images, path: Path, extra: dict[str, str]) -> None:
-    """Store the images and some strings as one file; it is complete or not there."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        torch.save({**vars(images), **extra}, temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def save_images(images: Images, path: Path, extra: dict[str, str], temporary: Path) -> None:
+    """Store the images and some strings as one file, made in the folder ``temporary``; it is complete or not there."""
+    torch.save({**vars(images), **extra}, temporary / path.name)
+    os.replace(temporary / path.name, path)
 
 
 def read_images(path: Path) -> tuple[Images, dict[str, str]]:
