@@ -13,8 +13,9 @@ class Aggregator:
 
     .. math:: X \leftarrow X - \eta \cdot \frac1K \sum_{m\ \mathrm{delivered}} n_m c_m \Delta_m
 
-    Override :meth:`coefficients` for another c. Override :meth:`direction` for an aggregator with memory, and keep
-    :meth:`coefficients` what it amounts to in expectation, so that :math:`\Omega \propto p (1-q) c A` stays true.
+    Override :meth:`coefficients` for another c. Override :meth:`direction` for an aggregator with memory, or
+    :meth:`step` for one whose clients keep models of their own, and keep :meth:`coefficients` what it amounts to in
+    expectation, so that :math:`\Omega \propto p (1-q) c A` stays true.
     """
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
@@ -41,11 +42,13 @@ class Aggregator:
         shares = delivered[updates.clients] * plan.coefficients[updates.clients] / plan.cohort.num_draws
         return weighted_sum(shares, updates.deltas)
 
-    def __call__(
-        self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan
-    ) -> torch.Tensor:
+    def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        """Return what is taken off the global weights, (d,)."""
+        return plan.learning_rate * plan.server_scale * self.direction(updates, delivered, plan)
+
+    def __call__(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the next global weights, (d,)."""
-        return weights - plan.learning_rate * plan.server_scale * self.direction(updates, delivered, plan)
+        return weights - self.step(weights, updates, delivered, plan)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the memory, as tensors, numbers and containers of them."""
@@ -62,3 +65,30 @@ def weighted_sum(shares: Vector, rows: torch.Tensor) -> torch.Tensor:
     [2.0, 3.0]
     """
     return torch.from_numpy(np.asarray(shares)).to(rows) @ rows
+
+
+def matching_coefficients(amounts: Vector, profiles: Profiles, cohort: Cohort) -> Vector:
+    r"""Return the c at which a round applies, in expectation, the given amount of each client's update.
+
+    .. math:: c_m = \frac{b_m}{p_m (1 - q_m)}
+
+    Aggregators with memory apply w of every client's last update, however rarely it arrives; this is what they report.
+    A client that never arrives gets 0: nothing of it is in memory.
+
+    >>> profiles = Profiles(np.array([0.5, 0.5]), np.array([1, 1]), np.array([0.5, 1.0]), np.ones(2))
+    >>> cohort = Cohort(np.array([0.5, 0.5]), np.ones(2), np.array([1, 0]), 1)
+    >>> matching_coefficients(profiles.weights, profiles, cohort).tolist()
+    [2.0, 0.0]
+    """
+    arrival = cohort.probabilities * (1 - profiles.failure_rates)
+    return np.divide(amounts, arrival, out=np.zeros(len(arrival)), where=arrival > 0)
+
+
+def mean_accumulation(shares: Vector, accumulation: Vector) -> float:
+    """Return the mean of A under shares that need not sum to 1; NaN where they are all 0.
+
+    >>> mean_accumulation(np.array([1.0, 3.0]), np.array([4.0, 8.0]))
+    7.0
+    """
+    total = float(shares.sum())
+    return float(shares @ accumulation) / total if total > 0 else float("nan")

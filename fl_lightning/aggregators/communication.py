@@ -1,0 +1,50 @@
+"""c-a-FedAvg: makes up for lost uploads at the server."""
+
+import numpy as np
+
+from fl_lightning.aggregators.base import Aggregator
+from fl_lightning.types import Cohort, Profiles, Vector
+
+
+class CommunicationAware(Aggregator):
+    r"""Divides each update by the probability that it arrives (c-a-FedAvg, Perazzone et al. 2022).
+
+    .. math:: X \leftarrow X - \frac{\eta}{K} \sum_{m\ \mathrm{delivered}} \frac{n_m}{1 - q_m} \Delta_m
+
+    With p = w this gives :math:`\Omega \propto w A`: links are corrected, unequal work is not. The server must know q
+    and who sent what.
+
+    Args:
+        max_inverse: Cap on 1/(1-q); it bounds the variance that a bad link brings, and is biased where it acts.
+    """
+
+    def __init__(self, max_inverse: float | None = None) -> None:
+        self.max_inverse = checked_max_inverse(max_inverse)
+
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return the sampler's factor over 1-q."""
+        return cohort.coefficients * inverse_delivery(profiles.failure_rates, self.max_inverse)
+
+
+def checked_max_inverse(max_inverse: float | None) -> float | None:
+    """Return the cap if it is one: 1/(1-q) is never below 1."""
+    if max_inverse is not None and not max_inverse >= 1:
+        raise ValueError(f"max_inverse={max_inverse} must be at least 1, the smallest value that 1/(1-q) takes")
+    return max_inverse
+
+
+def inverse_delivery(failure_rates: Vector, max_inverse: float | None = None) -> Vector:
+    """Return 1/(1-q), capped; refuses q = 1 where there is no cap.
+
+    >>> inverse_delivery(np.array([0.0, 0.5, 1.0]), max_inverse=4.0).tolist()
+    [1.0, 2.0, 4.0]
+    """
+    if max_inverse is not None:
+        return 1 / np.maximum(1 - failure_rates, 1 / max_inverse)
+    hopeless = np.flatnonzero(failure_rates >= 1)
+    if len(hopeless):
+        raise ValueError(
+            f"client {hopeless[0]} has failure rate {failure_rates[hopeless[0]]:g}, and 1/(1-q) must be finite "
+            f"({len(hopeless)} such clients): lower its failure rate, leave it out, or cap 1/(1-q) by max_inverse"
+        )
+    return 1 / (1 - failure_rates)

@@ -1,0 +1,77 @@
+"""FedAWE: clients with models of their own make up for the rounds they missed."""
+
+from typing import Any
+
+import torch
+
+from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation
+from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+
+
+class EchoedInnovations(Aggregator):
+    r"""Repeats a client's innovation once for each round since it last arrived (FedAWE, Xiang et al. 2024).
+
+    A client trains from its own model :math:`x_m`. Of the distinct clients S that arrive in round t, last in
+    :math:`\tau_m`,
+
+    .. math::
+        x_m^+ = x_m - \eta_g (t - \tau_m)\, M w_m\, \eta \Delta_m, \qquad
+        X \leftarrow \frac{1}{|S|} \sum_{m \in S} x_m^+, \qquad x_m \leftarrow X
+
+    The others keep their models; when nobody arrives, nothing changes. The server needs to know nothing. :math:`\Omega
+    \propto w A`, or A for the original without weights: links are corrected, unequal work is not. A client that was not
+    drawn is as absent as one whose upload is lost. The clients' models take M times the size of the model.
+
+    Args:
+        weighted: Scale the innovation by M w, so that unequal target weights are met; the original does not.
+        normalize: Divide the innovation by A and multiply by the mean A of all clients, which corrects the work too.
+        server_lr: eta_g, factor on the innovation.
+    """
+
+    def __init__(self, weighted: bool = True, normalize: bool = False, server_lr: float = 1.0) -> None:
+        if not 0 < server_lr < float("inf"):
+            raise ValueError(f"server_lr={server_lr} must be a positive number")
+        self.weighted, self.normalize, self.server_lr = weighted, normalize, server_lr
+
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        """Make room for a model of each client; all start from the global one."""
+        self.models = weights.new_zeros((num_clients, len(weights)))
+        # Who arrived takes over the global model, which is known for good only when the next round begins.
+        self.synchronised = torch.ones(num_clients, dtype=torch.bool)
+        self.last_arrival = torch.zeros(num_clients, dtype=torch.int64)
+
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return the c at which each client's innovation is applied once in each round."""
+        return matching_coefficients(self._factors(profiles) / profiles.num_clients, profiles, cohort)
+
+    def _factors(self, profiles: Profiles) -> Vector:
+        factors = self.server_lr * (profiles.num_clients * profiles.weights if self.weighted else profiles.weights**0)
+        if self.normalize:
+            return factors * mean_accumulation(profiles.weights, profiles.accumulation) / profiles.accumulation
+        return factors
+
+    def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
+        """Return the client's own model."""
+        return weights if self.synchronised[client] else self.models[client]
+
+    def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        """Return the way from the mean of the echoed models to the global one."""
+        self.models[self.synchronised] = weights
+        self.synchronised = torch.from_numpy(delivered > 0)
+        if not len(updates):
+            return torch.zeros_like(weights)
+        rows = torch.from_numpy(updates.clients)
+        echoes = (plan.index - self.last_arrival[rows]) * torch.from_numpy(self._factors(plan.profiles))[rows]
+        lengths = (plan.learning_rate * plan.server_scale * echoes).to(updates.deltas)
+        self.last_arrival[rows] = plan.index
+        return weights - (self.models[rows] - lengths[:, None] * updates.deltas).mean(dim=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the clients' models and when they arrived last."""
+        return {"models": self.models, "synchronised": self.synchronised, "last_arrival": self.last_arrival}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take them back."""
+        self.models.copy_(state["models"])
+        self.synchronised.copy_(state["synchronised"])
+        self.last_arrival.copy_(state["last_arrival"])

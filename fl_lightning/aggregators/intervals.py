@@ -1,0 +1,78 @@
+"""FedAU: learns from the gaps between arrivals how much an arrival should count."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+
+
+class ParticipationIntervals(Aggregator):
+    r"""Weighs a delivered update by the mean number of rounds between its client's arrivals (FedAU, Wang & Ji 2024).
+
+    .. math:: X \leftarrow X - \eta \eta_g \sum_{m\ \mathrm{delivered}} w_m \hat{w}_m \Delta_m
+
+    :math:`\hat{w}_m` is the mean length of the intervals that ended before this round, 1 before the first has ended. An
+    interval ends when the client arrives or at the cutoff. Arrivals count once, however often a client was drawn: with
+    multiplicities the rule is biased. Nothing need be known about p or q. In the long run :math:`\Omega \propto w A`,
+    as long as clients arrive more often than once per cutoff: links are corrected, unequal work is not.
+
+    Args:
+        cutoff: Longest interval, in rounds.
+        server_lr: Factor on the aggregate.
+        calibrate: Report the true long-run step length, ``server_lr`` times sum w A, to the calibration. If not, it is
+            told FedAvg's length, which leaves the base learning rate as it is (the FedACS paper's choice); the step is
+            then longer than FedAvg's. Omega is reported truly in both cases.
+    """
+
+    def __init__(self, cutoff: int = 50, server_lr: float = 1.0, calibrate: bool = False) -> None:
+        if cutoff < 1:
+            raise ValueError(f"cutoff={cutoff} must be at least 1 round")
+        if not 0 < server_lr < float("inf"):
+            raise ValueError(f"server_lr={server_lr} must be a positive number")
+        self.cutoff, self.server_lr, self.calibrate = cutoff, server_lr, calibrate
+
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        """Start all intervals."""
+        self.elapsed = np.zeros(num_clients, dtype=np.int64)  # rounds since the last interval ended
+        self.num_intervals = np.zeros(num_clients, dtype=np.int64)  # ended so far
+        self.mean_interval = np.ones(num_clients)
+
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return w / (p (1-q)), in the scale that ``calibrate`` decides."""
+        coefficients = matching_coefficients(profiles.weights, profiles, cohort)
+        if self.calibrate:
+            return self.server_lr * coefficients
+        amounts = profiles.weights * profiles.accumulation
+        return coefficients * float(amounts @ (1 - profiles.failure_rates)) / float(amounts.sum())
+
+    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        """Return the sum weighted by the intervals known so far, and count on."""
+        factors = self.server_lr * plan.profiles.weights * self.mean_interval * (delivered > 0)
+        direction = weighted_sum(factors[updates.clients], updates.deltas)
+        self._count(delivered > 0)
+        return direction
+
+    def _count(self, arrived: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        elapsed = self.elapsed + 1
+        ended = arrived | (elapsed >= self.cutoff)
+        mean = (self.num_intervals * self.mean_interval + elapsed) / (self.num_intervals + 1)
+        self.mean_interval = np.where(ended, mean, self.mean_interval)
+        self.num_intervals = self.num_intervals + ended
+        self.elapsed = np.where(ended, 0, elapsed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters."""
+        return {
+            "elapsed": torch.from_numpy(self.elapsed.copy()),
+            "num_intervals": torch.from_numpy(self.num_intervals.copy()),
+            "mean_interval": torch.from_numpy(self.mean_interval.copy()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the counters back."""
+        self.elapsed = state["elapsed"].numpy().copy()
+        self.num_intervals = state["num_intervals"].numpy().copy()
+        self.mean_interval = state["mean_interval"].numpy().copy()

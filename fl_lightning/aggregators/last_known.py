@@ -1,0 +1,84 @@
+"""FedVARP: the server stands in for absent clients with what they sent last."""
+
+from typing import Any
+
+import torch
+
+from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation, weighted_sum
+from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+
+_VARIANTS = ("original", "paper", "importance")
+
+
+class LastKnownUpdates(Aggregator):
+    r"""Keeps the last delivered update y of every client and uses it for variance reduction (FedVARP, 2022).
+
+    With S the distinct clients that arrive, and y from before the round unless said otherwise, the direction is
+
+    .. math::
+        \mathrm{original:} \quad & \sum_j w_j y_j + \frac{1}{|S|} \sum_{m \in S} (\Delta_m - y_m) \\
+        \mathrm{importance:} \quad & \sum_j w_j y_j
+            + \frac1K \sum_{m \in S} n_m \frac{w_m}{p_m (1-q_m)} (\Delta_m - y_m) \\
+        \mathrm{paper:} \quad & \frac1K \sum_{m\ \mathrm{drawn}} n_m y_m, \quad y\ \mathrm{after\ the\ round}
+
+    and then :math:`y_m \leftarrow \Delta_m` for the clients that arrived. The ``paper``'s form (that of the FedACS
+    paper) replaces only lost uploads. All have :math:`\Omega \propto w A` once memory is filled and while conditions
+    are stationary: links are corrected, unequal work is not. When nobody arrives, memory still moves the model. The
+    memory takes M times the size of the model.
+
+    Args:
+        variant: ``original``, ``paper`` or ``importance``.
+        normalize_memory: Keep :math:`\Delta_m / A_m` instead, and multiply by the mean A of all clients. This makes
+            :math:`\Omega = w`; it is a method of its own, not FedVARP.
+    """
+
+    def __init__(self, variant: str = "original", normalize_memory: bool = False) -> None:
+        if variant not in _VARIANTS:
+            raise ValueError(f"variant={variant!r} is unknown: use one of {', '.join(_VARIANTS)}")
+        self.variant, self.normalize_memory = variant, normalize_memory
+
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        """Make room for one update of each client."""
+        self.memory = weights.new_zeros((num_clients, len(weights)))
+
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return the factor that a delivered update has in the long run."""
+        drawn = cohort.probabilities * cohort.coefficients
+        amounts = drawn if self.variant == "paper" else profiles.weights
+        coefficients = matching_coefficients(amounts, profiles, cohort)
+        if self.normalize_memory:
+            return coefficients * mean_accumulation(profiles.weights, profiles.accumulation) / profiles.accumulation
+        return coefficients
+
+    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        """Return the direction of the variant and remember what arrived."""
+        profiles, deltas, scale = plan.profiles, updates.deltas, 1.0
+        if self.normalize_memory:
+            scale = mean_accumulation(profiles.weights, profiles.accumulation)
+            deltas = deltas / torch.from_numpy(profiles.accumulation[updates.clients]).to(deltas)[:, None]
+        rows = torch.from_numpy(updates.clients)
+        if self.variant == "paper":
+            self.memory[rows] = deltas
+            drawn, cohort = plan.cohort.clients, plan.cohort
+            shares = cohort.counts[drawn] * cohort.coefficients[drawn] / cohort.num_draws
+            return scale * weighted_sum(shares, self.memory[torch.from_numpy(drawn)])
+        direction = weighted_sum(profiles.weights, self.memory)
+        if len(updates):
+            direction = direction + weighted_sum(self._shares(updates, delivered, plan), deltas - self.memory[rows])
+        self.memory[rows] = deltas
+        return scale * direction
+
+    def _shares(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> Vector:
+        clients, cohort = updates.clients, plan.cohort
+        if self.variant == "original":
+            return (delivered[clients] > 0) / len(clients)
+        amounts = matching_coefficients(plan.profiles.weights, plan.profiles, cohort)
+        return delivered[clients] * amounts[clients] / cohort.num_draws
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the memory."""
+        return {"memory": self.memory}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the memory back."""
+        self.memory.copy_(state["memory"])

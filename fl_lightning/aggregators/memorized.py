@@ -1,0 +1,40 @@
+"""MIFA: the mean of what every client sent last."""
+
+from typing import Any
+
+import torch
+
+from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+
+
+class MemorizedMean(Aggregator):
+    r"""Steps along the weighted mean of the latest update of every client, however old (MIFA, Gu et al. 2021).
+
+    .. math:: y_m \leftarrow \Delta_m\ \mathrm{for\ delivered}\ m, \qquad X \leftarrow X - \eta \sum_j w_j y_j
+
+    :math:`\Omega \propto w A`, whatever the pattern of participation. A client that was never heard counts as zero (the
+    original waits for all of them in its first round). When nobody arrives, memory still moves the model. The memory
+    takes M times the size of the model.
+    """
+
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        """Make room for one update of each client."""
+        self.memory = weights.new_zeros((num_clients, len(weights)))
+
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return w / (p (1-q)): all of w is applied in each round."""
+        return matching_coefficients(profiles.weights, profiles, cohort)
+
+    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        """Remember what arrived and return the mean of the memory."""
+        self.memory[torch.from_numpy(updates.clients)] = updates.deltas
+        return weighted_sum(plan.profiles.weights, self.memory)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the memory."""
+        return {"memory": self.memory}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the memory back."""
+        self.memory.copy_(state["memory"])

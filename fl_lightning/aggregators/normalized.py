@@ -1,0 +1,51 @@
+"""FedNova: makes up for unequal local work at the server."""
+
+import torch
+
+from fl_lightning.aggregators.base import Aggregator, mean_accumulation
+from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+
+_TAUS = ("gamma", "omega", "received", "selected")
+
+
+class NormalizedMean(Aggregator):
+    r"""Divides each update by the local work A behind it and multiplies by a common tau (FedNova, Wang et al. 2020).
+
+    .. math:: X \leftarrow X - \frac{\eta\tau}{K} \sum_{m\ \mathrm{delivered}} n_m \frac{\Delta_m}{A_m}
+
+    With p = w this gives :math:`\Omega \propto w (1-q)`: work is corrected, links are not. The server must know A of
+    what arrives. Any tau will do that does not depend on who takes part; it is only a step length.
+
+    Args:
+        tau: ``gamma``: mean A of what arrives in expectation, so that the step is as long as without normalisation (the
+            paper's choice). ``omega``: mean A of all clients by weight (FedNova's own). A number: itself.
+            ``received``, ``selected``: mean A of the draws that arrived, or of all draws, in this very round. Both are
+            biased towards clients that work much, because tau is large just when these take part; they are here to show
+            it, and the reported Omega does not contain this bias.
+    """
+
+    def __init__(self, tau: str | float = "gamma") -> None:
+        if (tau not in _TAUS) if isinstance(tau, str) else not 0 < tau < float("inf"):
+            raise ValueError(f"tau={tau!r} must be a positive number or one of {', '.join(_TAUS)}")
+        self.tau = tau
+
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return the sampler's factor times tau / A."""
+        return cohort.coefficients * self._expected_tau(profiles, cohort) / profiles.accumulation
+
+    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        """Return the mean of the normalised updates, at the tau of this round where it depends on who takes part."""
+        direction = super().direction(updates, delivered, plan)
+        if self.tau not in ("received", "selected") or not len(updates):
+            return direction
+        counts = delivered if self.tau == "received" else plan.cohort.counts
+        realised = mean_accumulation(counts.astype(float), plan.profiles.accumulation)
+        return direction * (realised / self._expected_tau(plan.profiles, plan.cohort))
+
+    def _expected_tau(self, profiles: Profiles, cohort: Cohort) -> float:
+        if isinstance(self.tau, int | float):
+            return float(self.tau)
+        if self.tau == "omega":
+            return mean_accumulation(profiles.weights, profiles.accumulation)
+        arrival = 1.0 if self.tau == "selected" else 1 - profiles.failure_rates
+        return mean_accumulation(cohort.probabilities * arrival * cohort.coefficients, profiles.accumulation)

@@ -1,0 +1,54 @@
+"""FedStale: between forgetting the absent clients and trusting what they sent last."""
+
+from typing import Any
+
+import torch
+
+from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+
+
+class StaleMixture(Aggregator):
+    r"""Mixes fresh and remembered updates by a constant beta (FedStale, Rodio & Neglia 2024).
+
+    .. math::
+        \beta \sum_j w_j y_j
+        + \frac1K \sum_{m\ \mathrm{delivered}} n_m \frac{w_m}{p_m (1-q_m)} (\Delta_m - \beta y_m)
+
+    is the direction, and then :math:`y_m \leftarrow \Delta_m` for the clients that arrived. beta = 0 is c-a-FedAvg,
+    beta = 1 FedVARP in its ``importance`` form; :math:`\Omega \propto w A` for all. Memory takes M times the size of
+    the model.
+
+    Args:
+        beta: How much memory counts, from 0 to 1.
+    """
+
+    def __init__(self, beta: float = 0.5) -> None:
+        if not 0 <= beta <= 1:
+            raise ValueError(f"beta={beta} must be between 0 and 1")
+        self.beta = beta
+
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        """Make room for one update of each client."""
+        self.memory = weights.new_zeros((num_clients, len(weights)))
+
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return w / (p (1-q)): the fresh part is unbiased, so memory adds nothing in expectation."""
+        return matching_coefficients(profiles.weights, profiles, cohort)
+
+    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        """Return the mixture and remember what arrived."""
+        rows = torch.from_numpy(updates.clients)
+        fresh = updates.deltas - self.beta * self.memory[rows]
+        remembered = self.beta * weighted_sum(plan.profiles.weights, self.memory)
+        shares = delivered[updates.clients] * plan.coefficients[updates.clients] / plan.cohort.num_draws
+        self.memory[rows] = updates.deltas
+        return remembered + weighted_sum(shares, fresh)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the memory."""
+        return {"memory": self.memory}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the memory back."""
+        self.memory.copy_(state["memory"])
