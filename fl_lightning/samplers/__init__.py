@@ -1,19 +1,44 @@
 """Samplers: the probabilities p with which clients are drawn."""
 
 from fl_lightning.samplers.base import Sampler
-from fl_lightning.samplers.drawing import Drawing, Independent, Systematic, WithoutReplacement, WithReplacement
+from fl_lightning.samplers.clustered import ClusteredBySimilarity, ClusteredBySize
+from fl_lightning.samplers.consistent import Consistent, VarianceOptimal, WorkAware
+from fl_lightning.samplers.diversity import DiversityBased
+from fl_lightning.samplers.drawing import (
+    Certain,
+    Drawing,
+    Independent,
+    Systematic,
+    WithoutReplacement,
+    WithReplacement,
+)
+from fl_lightning.samplers.entropy import EntropyClusters
 from fl_lightning.samplers.heterogeneity import HeterogeneityAware
+from fl_lightning.samplers.losses import PowerOfChoice
+from fl_lightning.samplers.norms import NormProportional
 from fl_lightning.samplers.plain import FullParticipation, Importance, Uniform
+from fl_lightning.samplers.submodular import SubmodularSelection
 
 __all__ = [
+    "Certain",
+    "ClusteredBySimilarity",
+    "ClusteredBySize",
+    "Consistent",
+    "DiversityBased",
     "Drawing",
+    "EntropyClusters",
     "FullParticipation",
     "HeterogeneityAware",
     "Importance",
     "Independent",
+    "NormProportional",
+    "PowerOfChoice",
     "Sampler",
+    "SubmodularSelection",
     "Systematic",
     "Uniform",
+    "VarianceOptimal",
     "WithReplacement",
     "WithoutReplacement",
+    "WorkAware",
 ]

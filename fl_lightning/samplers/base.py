@@ -48,3 +48,12 @@ class Sampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what :meth:`state_dict` returned."""
+
+
+def unbiased_coefficients(weights: Vector, probabilities: Vector) -> Vector:
+    """Return w/p, the factor that undoes on average what the sampler prefers; 0 for a client nobody draws, (M,).
+
+    >>> unbiased_coefficients(np.array([0.5, 0.5, 0.0]), np.array([0.25, 0.75, 0.0])).round(6).tolist()
+    [2.0, 0.666667, 0.0]
+    """
+    return np.divide(weights, probabilities, out=np.zeros_like(weights), where=probabilities > 0)

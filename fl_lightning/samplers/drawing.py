@@ -38,9 +38,9 @@ class WithReplacement:
 class Systematic:
     """One uniform u, draws at the quantiles (u + k)/K: |n - K p| < 1, the least variance of the counts.
 
-    The order of the clients decides who excludes whom. ``order="random"`` takes a fresh one each round. ``order="fixed"``
-    keeps the clients' numbers and so stratifies by whatever the numbering carries (classes, for example): it can help
-    much, but it uses knowledge that a server may not have.
+    The order of the clients decides who excludes whom. ``order="random"`` takes a fresh one each round.
+    ``order="fixed"`` keeps the clients' numbers and so stratifies by whatever the numbering carries (classes, for
+    example): it can help much, but it uses knowledge that a server may not have.
 
     >>> Systematic(order="fixed")(np.array([0.25, 0.25, 0.5]), 4, np.random.default_rng(0)).tolist()
     [1, 1, 2]
@@ -76,8 +76,8 @@ class WithoutReplacement:
         if len(too_likely):
             client = int(too_likely[0])
             raise ValueError(
-                f"client {client} has K p = {num_draws * probabilities[client]:.3f}, but a client that is drawn at most "
-                f"once needs K p <= 1 ({len(too_likely)} such clients): draw fewer clients or use Systematic"
+                f"client {client} has K p = {num_draws * probabilities[client]:.3f}, but a client that is drawn at "
+                f"most once needs K p <= 1 ({len(too_likely)} such clients): draw fewer clients or use Systematic"
             )
         if np.ptp(probabilities) == 0:
             counts = np.zeros(len(probabilities), dtype=np.int64)
@@ -96,3 +96,15 @@ class Independent:
     def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
         """Return counts of 0 and 1."""
         return (rng.random(len(probabilities)) < num_draws * probabilities).astype(np.int64)
+
+
+class Certain:
+    """No chance at all: the sampler has decided who takes part, and K p are whole numbers.
+
+    >>> Certain()(np.array([0.5, 0.0, 0.5]), 2, np.random.default_rng(0)).tolist()
+    [1, 0, 1]
+    """
+
+    def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
+        """Return K p."""
+        return np.rint(num_draws * probabilities).astype(np.int64)

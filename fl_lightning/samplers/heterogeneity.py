@@ -45,6 +45,8 @@ class HeterogeneityAware(Sampler):
             return theory.heterogeneity_aware_probabilities(
                 profiles.weights, profiles.failure_rates, profiles.accumulation
             )
+        if self.knowledge == "mean" and not len(self._mean_yield):
+            raise ValueError("knowledge='mean' needs a look at typical rounds: call start(forecast) first")
         known = self._mean_yield if self.knowledge == "mean" else self._estimated_yield(profiles.num_clients)
         unnormalised = profiles.weights / known
         return unnormalised / unnormalised.sum()
@@ -70,12 +72,12 @@ class HeterogeneityAware(Sampler):
         return rates * works
 
     def observe(self, result: RoundResult) -> None:
-        """Count who was drawn, who was heard, and how much work the heard ones report."""
+        """Count draws, deliveries, and the work that those heard report."""
         if self.knowledge == "estimated":
-            drawn, heard = result.plan.cohort.counts > 0, result.delivered > 0
-            self._drawn = self._drawn + drawn
-            self._heard = self._heard + heard
-            self._work = self._work + heard * result.plan.profiles.accumulation
+            # Draws, not clients: right for links that n draws share as well as for one link for each draw.
+            self._drawn = self._drawn + result.plan.cohort.counts
+            self._heard = self._heard + result.delivered
+            self._work = self._work + result.delivered * result.plan.profiles.accumulation
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts of the estimate."""
@@ -84,4 +86,4 @@ class HeterogeneityAware(Sampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the counts back."""
         for name, value in state.items():
-            setattr(self, name, value.numpy())
+            setattr(self, name, value.cpu().numpy().copy())

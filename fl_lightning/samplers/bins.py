@@ -1,0 +1,154 @@
+"""K distributions over the clients, one for each draw, in exact arithmetic (clustered sampling)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fl_lightning.types import IntVector, Vector
+
+Segment = tuple[int, int]  # client, mass
+
+
+@dataclass(frozen=True)
+class Bins:
+    """K bins of equal mass; a draw takes one client from each, in proportion to its mass in it.
+
+    Masses are whole numbers, so that no part of a client is lost to rounding: over all bins together client m has
+    exactly ``K w_m`` times the mass of a bin.
+    """
+
+    bins: list[list[Segment]]
+    capacity: int  # mass of a full bin
+
+    def distributions(self, num_clients: int) -> Vector:
+        """Return the probability of each client in each bin, (K, M)."""
+        table = np.zeros((len(self.bins), num_clients))
+        for row, segments in zip(table, self.bins, strict=True):
+            for client, mass in segments:
+                row[client] += mass / self.capacity
+        return table
+
+    def draw(self, num_clients: int, rng: np.random.Generator) -> IntVector:
+        """Return how often each client is drawn, one draw from each bin, (M,)."""
+        clients = np.array([client for segments in self.bins for client, _ in segments])
+        ends = np.cumsum([len(segments) for segments in self.bins])
+        filled: list[float] = []
+        for index, segments in enumerate(self.bins):
+            level = 0
+            for _, mass in segments:
+                level += mass
+                filled.append(index + level / self.capacity)
+        drawn = np.searchsorted(filled, np.arange(len(self.bins)) + rng.random(len(self.bins)), side="right")
+        return np.bincount(clients[np.minimum(drawn, ends - 1)], minlength=num_clients).astype(np.int64)
+
+
+def size_bins(weights: Vector, num_bins: int) -> Bins:
+    """Return bins filled with the clients in order of their size (clustered sampling, algorithm 1).
+
+    A client with K w >= 1 owns whole bins; what is left of it is poured with the others, the largest first.
+
+    >>> size_bins(np.array([0.25, 0.125, 0.625]), 2).distributions(3).tolist()
+    [[0.0, 0.0, 1.0], [0.5, 0.25, 0.25]]
+    """
+    bins, rest, capacity = _whole_bins(weights, num_bins)
+    return Bins(_poured(bins, _largest_first(rest, rest), capacity), capacity)
+
+
+def similarity_bins(weights: Vector, num_bins: int, dissimilarity: Vector) -> Bins:
+    """Return bins that hold clients alike (clustered sampling, algorithm 2).
+
+    The tree of Ward's linkage is cut where it has the fewest clusters none of which is heavier than a bin; the K
+    heaviest clusters get a bin each, and the clients of all others fill what room is left.
+
+    >>> pairs = np.array([[0, 3, 1, 3], [3, 0, 3, 1], [1, 3, 0, 3], [3, 1, 3, 0.0]])
+    >>> similarity_bins(np.full(4, 0.25), 2, pairs).distributions(4).tolist()
+    [[0.5, 0.0, 0.5, 0.0], [0.0, 0.5, 0.0, 0.5]]
+    """
+    bins, rest, capacity = _whole_bins(weights, num_bins)
+    empty = num_bins - sum(1 for segments in bins if segments)
+    if empty:
+        members = np.array(sorted(rest))
+        tree = ward_tree(dissimilarity[np.ix_(members, members)])
+        clusters = cut_tree(tree, [rest[client] for client in members.tolist()], capacity, empty)
+        by_mass = sorted(clusters, key=lambda cluster: -sum(rest[int(members[row])] for row in cluster))
+        clients = [[int(members[row]) for row in cluster] for cluster in by_mass]
+        for segments, cluster in zip(bins[num_bins - empty :], clients, strict=False):
+            segments.extend((client, rest[client]) for client in cluster)
+        left = [segment for cluster in clients[empty:] for segment in _largest_first(cluster, rest)]
+        bins = _poured(bins, left, capacity)
+    return Bins(bins, capacity)
+
+
+def ward_tree(dissimilarity: Vector) -> npt.NDArray[np.float64]:
+    """Return the merges of Ward's agglomerative clustering, as scipy writes them, (M - 1, 4)."""
+    from scipy.cluster.hierarchy import linkage  # imported here: few samplers need it
+    from scipy.spatial.distance import squareform
+
+    tree: npt.NDArray[np.float64] = linkage(squareform(dissimilarity, checks=False), "ward")
+    return tree
+
+
+def cut_tree(tree: npt.NDArray[np.float64], masses: list[int], max_mass: int, min_clusters: int) -> list[list[int]]:
+    """Return the clusters of the coarsest cut with no mass above ``max_mass`` and no fewer than ``min_clusters``.
+
+    >>> cut_tree(np.array([[0, 1, 1.0, 2], [2, 3, 2.0, 3]]), [1, 1, 1], 2, 1)
+    [[2], [0, 1]]
+    """
+    clusters = {index: [index] for index in range(len(masses))}
+    mass = dict(enumerate(masses))
+    for merge, (left, right) in enumerate(tree[:, :2].astype(int).tolist()):
+        total = mass[left] + mass[right]
+        if len(clusters) <= min_clusters or total > max_mass:
+            break
+        clusters[len(masses) + merge] = sorted(clusters.pop(left) + clusters.pop(right))
+        mass[len(masses) + merge] = total
+    return list(clusters.values())
+
+
+def _whole_bins(weights: Vector, num_bins: int) -> tuple[list[list[Segment]], dict[int, int], int]:
+    """Give whole bins to clients with K w >= 1; return all K bins, what is left of each client, a bin's capacity."""
+    masses = _exact_masses(weights)
+    capacity = sum(masses)  # of K times as much mass, each bin takes this
+    bins: list[list[Segment]] = []
+    rest: dict[int, int] = {}
+    for client, mass in enumerate(masses):
+        whole, left = divmod(num_bins * mass, capacity)
+        bins.extend([(client, capacity)] for _ in range(whole))
+        if left:
+            rest[client] = left
+    bins.extend([] for _ in range(num_bins - len(bins)))
+    return bins, rest, capacity
+
+
+def _exact_masses(weights: Vector) -> list[int]:
+    """Return whole numbers in exactly the proportion of the weights.
+
+    >>> _exact_masses(np.array([0.25, 0.5, 3.0]))
+    [1, 2, 12]
+    """
+    ratios = [float(weight).as_integer_ratio() for weight in weights]
+    common = max(denominator for _, denominator in ratios)  # all are powers of two
+    return [numerator * (common // denominator) for numerator, denominator in ratios]
+
+
+def _largest_first(clients: Iterable[int], masses: dict[int, int]) -> list[Segment]:
+    return [(client, masses[client]) for client in sorted(clients, key=lambda client: (-masses[client], client))]
+
+
+def _poured(bins: list[list[Segment]], segments: list[Segment], capacity: int) -> list[list[Segment]]:
+    """Return the bins after the segments have filled what room is left, one bin after another."""
+    filled = [list(content) for content in bins]
+    rooms = [capacity - sum(mass for _, mass in content) for content in filled]
+    index = 0
+    for client, amount in segments:
+        left = amount
+        while left:
+            while not rooms[index]:
+                index += 1
+            part = min(left, rooms[index])
+            filled[index].append((client, part))
+            rooms[index] -= part
+            left -= part
+    return filled

@@ -1,0 +1,132 @@
+"""The consistent family: any way of drawing optimises the target objective if drawn clients scale their updates."""
+
+from typing import Any
+
+import numpy as np
+
+from fl_lightning import theory
+from fl_lightning.protocols import Forecast, Probe
+from fl_lightning.samplers.base import Sampler
+from fl_lightning.samplers.memory import LastNorms
+from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
+
+
+def consistent_factors(profiles: Profiles, probabilities: Vector) -> Vector:
+    r"""Return the factors with which :math:`\Omega = w` and the step is as long as FedAvg's, (M,).
+
+    .. math:: c_m = s \frac{w_m}{p_m (1 - q_m) A_m}, \qquad s = \sum_j w_j (1 - q_j) A_j
+
+    >>> w, a = np.array([0.5, 0.5]), np.array([2.0, 6.0])
+    >>> profiles = Profiles(w, a.astype(np.int64), np.zeros(2), a)
+    >>> consistent_factors(profiles, np.array([0.5, 0.5])).round(6).tolist()
+    [2.0, 0.666667]
+    """
+    scale = float((profiles.weights * (1 - profiles.failure_rates) * profiles.accumulation).sum())
+    return theory.consistent_coefficients(
+        profiles.weights, probabilities, profiles.failure_rates, profiles.accumulation, scale
+    )
+
+
+class VarianceOptimal(Sampler):
+    r"""Draws so that one step varies least.
+
+    .. math:: p_m \propto \frac{w_m g_m}{\sqrt{1 - q_m}}, \qquad c_m \propto \frac{w_m}{p_m (1 - q_m) A_m}
+
+    The server tells a drawn client its factor, and the client scales its update before it sends it, so that the server
+    needs no names.
+
+    Args:
+        use_norms: Take g, the norm of each client's mean gradient, from what was last heard of it; otherwise 1.
+    """
+
+    def __init__(self, use_norms: bool = False) -> None:
+        self.use_norms = use_norms
+        self._heard = LastNorms()
+
+    def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
+        """Return p."""
+        norms = self._heard.estimate(profiles.num_clients)
+        return theory.variance_optimal_probabilities(profiles.weights, profiles.failure_rates, norms)
+
+    def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
+        """Return the factors that keep the objective."""
+        return consistent_factors(profiles, probabilities)
+
+    def observe(self, result: RoundResult) -> None:
+        """Remember the norms of those that were heard."""
+        if self.use_norms:
+            self._heard.observe(result)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the remembered norms."""
+        return self._heard.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take them back."""
+        self._heard.load_state_dict(state)
+
+
+class WorkAware(VarianceOptimal):
+    r"""Draws so that the variance of a step times its expected local work is least.
+
+    .. math:: p_m \propto \frac{w_m g_m}{\sqrt{(1 - q_m) T_m}}, \qquad c_m \propto \frac{w_m}{p_m (1 - q_m) A_m}
+
+    Best together with systematic drawing and calibration on the server.
+
+    Args:
+        use_norms: Take g, the norm of each client's mean gradient, from what was last heard of it; otherwise 1.
+    """
+
+    def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
+        """Return p."""
+        norms = self._heard.estimate(profiles.num_clients)
+        return theory.work_aware_probabilities(profiles.weights, profiles.failure_rates, profiles.num_steps, norms)
+
+
+class Consistent(Sampler):
+    """Makes another sampler optimise the target objective: its p, and the factors of :func:`consistent_factors`.
+
+    The other sampler must give every client with a weight a chance in each round; one that selects by rule does not.
+
+    Args:
+        sampler: Decides who is drawn; its own factors are not used.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+
+    def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
+        """Return the other sampler's p."""
+        return self.sampler.probabilities(profiles, num_draws)
+
+    def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
+        """Return the factors that keep the objective."""
+        return consistent_factors(profiles, probabilities)
+
+    def num_draws(self, requested: int, num_clients: int) -> int:
+        """Return the other sampler's K."""
+        return self.sampler.num_draws(requested, num_clients)
+
+    def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
+        """Draw as the other sampler does."""
+        return self.sampler.draw(probabilities, num_draws, rng)
+
+    def start(self, forecast: Forecast) -> None:
+        """Let the other sampler look at typical rounds."""
+        self.sampler.start(forecast)
+
+    def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:
+        """Let the other sampler ask."""
+        self.sampler.prepare(profiles, num_draws, probe, rng)
+
+    def observe(self, result: RoundResult) -> None:
+        """Let the other sampler learn."""
+        self.sampler.observe(result)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the other sampler has learned."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+        self.sampler.load_state_dict(state)

@@ -1,0 +1,69 @@
+"""DELTA: clients whose gradient is large or unlike the others' are drawn more often."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fl_lightning.samplers.base import Sampler, unbiased_coefficients
+from fl_lightning.samplers.memory import delivered_gradients, row_norms
+from fl_lightning.types import Profiles, RoundResult, Vector
+
+
+class DiversityBased(Sampler):
+    r"""Learns which clients differ from the rest and draws them more often (DELTA, its practical rule).
+
+    After each round the clients D that were heard share out the probability that they had together, in proportion to
+
+    .. math:: s_m = w_m \bigl[ (1-\beta) \lVert g_m \rVert + \beta \lVert g_m - \bar g_D \rVert \bigr],
+        \qquad g_m = \Delta_m / A_m
+
+    while all others keep theirs. The factor w/p undoes the preference on average. Draws are made with replacement,
+    because only then is w/(K p) unbiased (the published code draws without).
+
+    Args:
+        beta: Weight of the difference from the others against the length.
+        floor: No client's probability falls below ``floor / M``.
+    """
+
+    def __init__(self, beta: float = 0.5, floor: float = 1e-3) -> None:
+        if not 0 <= beta <= 1:
+            raise ValueError(f"beta={beta} must be between 0 and 1")
+        if not 0 < floor <= 1:
+            raise ValueError(f"floor={floor} must be above 0 and at most 1")
+        self.beta, self.floor = beta, floor
+        self._law: Vector = np.empty(0)
+
+    def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
+        """Return what was learned; at first all clients with a weight are alike."""
+        if len(self._law):
+            return self._law
+        wanted = (profiles.weights > 0).astype(np.float64)
+        return wanted / wanted.sum()
+
+    def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
+        """Return w/p."""
+        return unbiased_coefficients(profiles.weights, probabilities)
+
+    def observe(self, result: RoundResult) -> None:
+        """Share out anew the probability of those that were heard."""
+        profiles = result.plan.profiles
+        law = self.probabilities(profiles, result.plan.cohort.num_draws)
+        clients, gradients = delivered_gradients(result)
+        if len(clients):
+            diversity = row_norms(gradients - gradients.mean(dim=0))
+            scores = (1 - self.beta) * row_norms(gradients) + self.beta * diversity
+            scores = scores * profiles.weights[clients]
+            if np.isfinite(scores).all() and scores.sum() > 0:
+                law = law.copy()
+                law[clients] = law[clients].sum() * scores / scores.sum()
+        law = np.where(profiles.weights > 0, np.maximum(law, self.floor / profiles.num_clients), 0)
+        self._law = law / law.sum()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the learned probabilities."""
+        return {"law": torch.from_numpy(self._law.copy())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take them back."""
+        self._law = state["law"].cpu().numpy().copy()

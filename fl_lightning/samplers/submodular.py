@@ -1,0 +1,118 @@
+"""DivFL: K clients that stand for all others."""
+
+from typing import Any
+
+import numpy as np
+
+from fl_lightning.protocols import Probe
+from fl_lightning.samplers.base import Sampler, unbiased_coefficients
+from fl_lightning.samplers.drawing import Certain
+from fl_lightning.samplers.memory import LastUpdates, delivered_gradients, distances
+from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
+
+_WEIGHTS, _REFRESH = ("cluster", "samples"), ("delivered", "all")
+
+
+def greedy_representatives(
+    dissimilarity: Vector, num_selected: int, candidates: int | None = None, rng: np.random.Generator | None = None
+) -> IntVector:
+    r"""Return the clients that greedily minimise the facility-location objective, in the order of their choice, (K,).
+
+    .. math:: G(S) = \sum_k \min_{i \in S} \lVert g_k - g_i \rVert, \qquad |S| = K
+
+    Args:
+        dissimilarity: Distance of each pair, (M, M).
+        num_selected: K.
+        candidates: Stochastic greedy: how many randomly chosen clients each step examines; all by default.
+        rng: Chooses them.
+
+    >>> line = np.array([0.0, 1.0, 2.0, 10.0])
+    >>> greedy_representatives(np.abs(line[:, None] - line[None, :]), 2).tolist()
+    [1, 3]
+    """
+    num_clients = len(dissimilarity)
+    nearest = np.full(num_clients, np.inf)
+    open_clients = np.ones(num_clients, dtype=bool)
+    selected: list[int] = []
+    for _ in range(num_selected):
+        examined = np.flatnonzero(open_clients)
+        if candidates is not None and rng is not None and candidates < len(examined):
+            examined = np.sort(rng.choice(examined, candidates, replace=False))
+        objective = np.minimum(nearest[:, None], dissimilarity[:, examined]).sum(axis=0)
+        best = int(examined[np.argmin(objective)])
+        selected.append(best)
+        open_clients[best] = False
+        nearest = np.minimum(nearest, dissimilarity[:, best])
+    return np.array(selected, dtype=np.int64)
+
+
+class SubmodularSelection(Sampler):
+    """Selects the K clients whose gradients stand best for those of all (DivFL).
+
+    No chance is involved, apart from stochastic greedy, and no claim of unbiasedness is made: clients near many others
+    are selected again and again. In the first round all clients are asked for a gradient, which is charged.
+
+    Args:
+        weights: ``cluster``: a client enters with the weight of all clients that it is the nearest to, as the theory
+            has it. ``samples``: with its own share of the selected clients' weight, as the published code has it.
+        refresh: ``delivered``: only gradients that arrive are renewed, without overhead. ``all``: every client is asked
+            in every round, which is charged.
+        candidates: Share of the clients that each greedy step examines, at least K of them; 1 examines all.
+    """
+
+    drawing = Certain()
+
+    def __init__(self, weights: str = "cluster", refresh: str = "delivered", candidates: float = 1.0) -> None:
+        for name, value, known in (("weights", weights, _WEIGHTS), ("refresh", refresh, _REFRESH)):
+            if value not in known:
+                raise ValueError(f"{name}={value!r} is unknown: use one of {', '.join(known)}")
+        if not 0 < candidates <= 1:
+            raise ValueError(f"candidates={candidates} must be a share of the clients, above 0 and at most 1")
+        self.weights, self.refresh, self.candidates = weights, refresh, candidates
+        self._memory = LastUpdates()
+        self._selected: IntVector = np.empty(0, dtype=np.int64)
+        self._shares: Vector = np.empty(0)  # with which each client enters, summing to 1, (M,)
+
+    def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:
+        """Select the clients."""
+        num_clients = profiles.num_clients
+        if num_draws > num_clients:
+            raise ValueError(f"{num_draws} distinct clients were asked for, but there are {num_clients}")
+        if self.refresh == "all" or not len(self._memory):
+            everybody = np.arange(num_clients)
+            self._memory.store(num_clients, everybody, probe.gradients(everybody))
+        apart = distances(self._memory.products)
+        examined = None if self.candidates == 1 else max(num_draws, round(self.candidates * num_clients))
+        self._selected = np.sort(greedy_representatives(apart, num_draws, examined, rng))
+        if self.weights == "cluster":
+            nearest = self._selected[np.argmin(apart[:, self._selected], axis=1)]
+            self._shares = np.bincount(nearest, profiles.weights, num_clients).astype(np.float64)
+        else:
+            own = np.zeros(num_clients)
+            own[self._selected] = profiles.weights[self._selected]
+            self._shares = own / own.sum()
+
+    def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
+        """Return 1/K for each selected client; before the first selection everybody is as likely."""
+        if not len(self._selected):
+            return np.full(profiles.num_clients, 1 / profiles.num_clients)
+        law = np.zeros(profiles.num_clients)
+        law[self._selected] = 1 / len(self._selected)
+        return law
+
+    def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
+        """Return the factors by which the selected clients enter with their shares."""
+        return unbiased_coefficients(self._shares if len(self._selected) else profiles.weights, probabilities)
+
+    def observe(self, result: RoundResult) -> None:
+        """Renew the gradients of those that were heard."""
+        clients, gradients = delivered_gradients(result)
+        self._memory.store(result.plan.profiles.num_clients, clients, gradients)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the remembered gradients."""
+        return self._memory.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take them back."""
+        self._memory.load_state_dict(state)
