@@ -1,6 +1,7 @@
 """Callbacks of the federated loop, for any Lightning project."""
 
 from fl_lightning.callbacks.channel import ChannelFailures
+from fl_lightning.callbacks.checkpoint import RoundCheckpoint
 from fl_lightning.callbacks.progress import RoundProgress
 from fl_lightning.callbacks.recorder import RunRecorder
 from fl_lightning.callbacks.sampling import SamplerSelection
@@ -15,6 +16,7 @@ __all__ = [
     "Group",
     "HeterogeneitySchedule",
     "Ramp",
+    "RoundCheckpoint",
     "RoundProgress",
     "RunRecorder",
     "SamplerSelection",

@@ -11,8 +11,8 @@ from fl_lightning.types import IntVector, RoundPlan
 class ChannelFailures(Callback):
     r"""Loses each upload with the client's failure probability, :math:`Z_m \sim \mathrm{Ber}(1 - q_m)`.
 
-    The links of all M clients are drawn in each round, also of those that send nothing, so every algorithm under one seed
-    meets the same links.
+    The links of all M clients are drawn in each round, also of those that send nothing, so every algorithm under one
+    seed meets the same links.
 
     Args:
         multiplicity: ``shared``: a client drawn n times sends once, and all n draws arrive or none does.

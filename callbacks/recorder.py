@@ -180,13 +180,14 @@ def summarise(rows: list[dict[str, float]], target_accuracy: float | None) -> di
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of Python and the packages that decide the numbers."""
-    versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
+    return {"python": platform.python_version()} | {name: _installed(name) for name in _PACKAGES}
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def save_weights(module: Any, path: Path) -> None:

@@ -44,8 +44,8 @@ Rates = float | list[float] | Ramp
 class HeterogeneitySchedule(Callback):
     """Decides how many local steps every client takes and how often its upload fails.
 
-    Give one of: ``groups`` (ranges from which each client draws), ``num_steps`` with ``failure_rates`` (fixed values: one
-    number for all, a list with one for each client, or a ramp), or ``trace`` (a file).
+    Give one of: ``groups`` (ranges from which each client draws), ``num_steps`` with ``failure_rates`` (fixed values:
+    one number for all, a list with one for each client, or a ramp), or ``trace`` (a file).
 
     All clients get values in each round, drawn or not, from a stream of their own: every algorithm under one seed meets
     the same conditions.
@@ -54,8 +54,8 @@ class HeterogeneitySchedule(Callback):
         groups: Groups of clients in the order of their numbers.
         num_steps: T of each client.
         failure_rates: q of each client, each in [0, 1).
-        trace: A CSV or JSON file with columns ``client`` (from 0), ``num_steps``, ``failure_rate`` and, where they change,
-            ``round`` (from 1; after the last round it starts again).
+        trace: A CSV or JSON file with columns ``client`` (from 0), ``num_steps``, ``failure_rate`` and, where they
+            change, ``round`` (from 1; after the last round it starts again).
         dynamic: With groups, draw anew in each round; otherwise once.
         unit: What T counts: ``iterations`` (optimizer steps) or ``epochs`` (passes over the client's data).
     """
@@ -166,7 +166,8 @@ def read_trace(path: Path) -> list[tuple[IntVector, Vector]]:
         ]
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"trace file {path} is not a table with columns client, num_steps, failure_rate and optionally round: {error!r}"
+            f"trace file {path} is not a table with columns client, num_steps, failure_rate (and round): "
+            f"{error!r}"
         ) from None
     return _rounds_of(path, values)
 
@@ -176,7 +177,9 @@ def _rounds_of(path: Path, values: list[tuple[int, int, int, float]]) -> list[tu
     wanted = len(rounds) * len(clients)
     complete = len(values) == wanted == len({v[:2] for v in values}) and clients == list(range(len(clients)))
     if not values or rounds != list(range(1, len(rounds) + 1)) or not complete:
-        raise ValueError(f"trace file {path} must have each client (from 0) once in each round (from 1), and nothing else")
+        raise ValueError(
+            f"trace file {path} must have each client (from 0) once in each round (from 1), and nothing else"
+        )
     ordered = sorted(values)
     steps = np.array([v[2] for v in ordered], dtype=np.int64).reshape(len(rounds), -1)
     rates = np.array([v[3] for v in ordered], dtype=np.float64).reshape(len(rounds), -1)

@@ -14,8 +14,8 @@ class ComputationTime(Callback):
     """Counts the computation of every client that was asked, lost uploads included.
 
     Adds the columns ``local_steps`` (cumulative), ``computation_time`` (cumulative seconds on all devices),
-    ``round_time`` (seconds of this round if all devices work at once: the slowest one), ``synchronous_time`` (its sum over
-    the rounds), ``training_seconds`` (measured, this round) and ``wall_time`` (measured since the start).
+    ``round_time`` (seconds of this round if all devices work at once: the slowest one), ``synchronous_time`` (its sum
+    over the rounds), ``training_seconds`` (measured, this round) and ``wall_time`` (measured since the start).
 
     Args:
         seconds_per_step: Simulated cost of a local step, one number for all or one for each client.

@@ -20,9 +20,10 @@ class WandbMetrics(Callback):
     Charts can use the round, the local steps or the computation time as their x-axis.
 
     Args:
-        project: W&B project.
+        project: W&B project; ``WANDB_PROJECT`` or ``fl-lightning`` by default.
         name: Name of the run.
-        group: Runs of one group are compared; the algorithm by default.
+        group: Runs of one group are averaged; the algorithm on the command line.
+        job_type: What kind of run it is; the seed on the command line.
         tags: Tags of the run.
         save_dir: Where offline files go.
         mode: ``online``, ``offline``, or ``auto``: online when a key is configured.
@@ -32,9 +33,10 @@ class WandbMetrics(Callback):
 
     def __init__(
         self,
-        project: str = "fl-lightning",
+        project: str | None = None,
         name: str | None = None,
         group: str | None = None,
+        job_type: str | None = None,
         tags: list[str] | None = None,
         save_dir: str = "runs",
         mode: str = "auto",
@@ -43,7 +45,8 @@ class WandbMetrics(Callback):
     ) -> None:
         if mode not in ("auto", "online", "offline"):
             raise ValueError(f"mode={mode!r} is unknown: use 'auto', 'online' or 'offline'")
-        self.project, self.name, self.group, self.tags = project, name, group, tags or []
+        self.project = project or os.environ.get("WANDB_PROJECT") or "fl-lightning"
+        self.name, self.group, self.job_type, self.tags = name, group, job_type, tags or []
         self.save_dir, self.mode, self.config = save_dir, mode, config or {}
         self.target_accuracy = target_accuracy
         self.run_id: str | None = None
@@ -59,7 +62,9 @@ class WandbMetrics(Callback):
 
         offline = self.mode == "offline" or (self.mode == "auto" and not _has_key())
         if offline and self.mode == "auto":
-            rank_zero_info("W&B: no API key is configured, so this run is logged offline; `wandb sync` uploads it later.")
+            rank_zero_info(
+                "W&B: no API key is configured, so this run is logged offline; `wandb sync` uploads it later."
+            )
         Path(self.save_dir).mkdir(parents=True, exist_ok=True)
         self._logger = WandbLogger(
             name=self.name,
@@ -68,6 +73,7 @@ class WandbMetrics(Callback):
             offline=offline,
             id=self.run_id,
             group=self.group,
+            job_type=self.job_type,
             tags=self.tags,
             config=self.config,
             resume="allow" if self.run_id else None,

@@ -60,7 +60,9 @@ class FederatedModule(LightningModule):
 
 
 class QuadraticModule(LightningModule):
-    r"""The paper's toy: one point that is drawn to the clients' points, :math:`F_m(x) = \frac12 \lVert x - E_m \rVert^2`.
+    r"""The paper's toy: one point that is drawn to the clients' points.
+
+    .. math:: F_m(x) = \frac12 \lVert x - E_m \rVert^2
 
     Args:
         dimension: d.

@@ -1,7 +1,7 @@
 """Every random stream is a function of (seed, purpose, round) or (seed, purpose, round, client).
 
-No stream depends on what was drawn before it. So all algorithms meet the same weather under the same seed, a resumed run
-needs no replay, and neither the order in which clients are trained nor the number of processes changes a result.
+No stream depends on what was drawn before it. So all algorithms meet the same weather under the same seed, a resumed
+run needs no replay, and neither the order in which clients are trained nor the number of processes changes a result.
 """
 
 from enum import IntEnum

@@ -27,6 +27,7 @@ class Solver:
 
     depends_on_learning_rate = False  # whether A changes with the learning rate
     stackable = False  # whether one object can step many clients at once, as rows
+    _probed: tuple[float | None, Vector] | None = None
 
     def begin(
         self, weights: torch.Tensor, gradient: torch.Tensor, parameters: Sequence[torch.nn.Parameter], lr: float
@@ -46,7 +47,7 @@ class Solver:
         probe runs the very code that trains, so A cannot disagree with it.
         """
         key = lr if self.depends_on_learning_rate else None
-        if getattr(self, "_probed", None) is None or self._probed[0] != key or len(self._probed[1]) <= max_steps:
+        if self._probed is None or self._probed[0] != key or len(self._probed[1]) <= max_steps:
             self._probed = (key, self._probe(max(2 * max_steps, 64), lr))
         return self._probed[1]
 
@@ -125,8 +126,8 @@ class SGD(Solver):
         """Return A for each number of steps; refuses step sizes at which the proximal term diverges."""
         if lr * self.proximal >= 2:
             raise ValueError(
-                f"learning rate {lr:g} x proximal {self.proximal:g} = {lr * self.proximal:g} must stay below 2, or local "
-                "training diverges: lower one of them, or calibrate on the server (calibration.apply=server)"
+                f"learning rate {lr:g} x proximal {self.proximal:g} = {lr * self.proximal:g} must stay below 2, or "
+                "local training diverges: lower one of them, or calibrate on the server (calibration.apply=server)"
             )
         return super().accumulation(num_steps, lr)
 
@@ -178,8 +179,8 @@ class _SGDSteps:
 class TorchOptimizer(Solver):
     """Any optimizer of ``torch.optim``, fresh in each round.
 
-    A comes from the same unit-gradient probe. It exists only where the displacement is linear in the gradients, which is
-    tested by superposition when the solver is made.
+    A comes from the same unit-gradient probe. It exists only where the displacement is linear in the gradients, which
+    is tested by superposition when the solver is made.
 
     Args:
         optimizer: Makes the optimizer from the parameters; its learning rate is set by the loop.
@@ -205,8 +206,8 @@ class TorchOptimizer(Solver):
         if not self.linear and not allow_nonlinear:
             reason = "gradient clipping" if clip_norm is not None else type(self._make([_scalar()], 1.0)).__name__
             raise ValueError(
-                f"{reason} is not linear in the gradients, so it has no accumulation A, and no algorithm can correct for "
-                "unequal work exactly: use a linear solver, or set allow_nonlinear=true to count A = T as a guess"
+                f"{reason} is not linear in the gradients, so it has no accumulation A, and no algorithm can correct "
+                "for unequal work exactly: use a linear solver, or set allow_nonlinear=true to count A = T as a guess"
             )
         self.depends_on_learning_rate = self.linear and self._rate_changes_accumulation()
 

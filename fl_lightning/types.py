@@ -66,7 +66,7 @@ class RoundPlan:
 
     @cached_property
     def contribution(self) -> Vector:
-        """p (1-q) c A, see :func:`fl_lightning.theory.contribution`."""
+        """Contribution p (1-q) c A, see :func:`fl_lightning.theory.contribution`."""
         return theory.contribution(
             self.cohort.probabilities, self.profiles.failure_rates, self.coefficients, self.profiles.accumulation
         )
@@ -135,6 +135,15 @@ class ModelState:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """An update that was thrown away."""
+
+    round_index: int
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class RoundResult:
     """What became of a round."""
 
@@ -144,3 +153,4 @@ class RoundResult:
     metrics: dict[str, float]  # one row of numbers: evaluation, plan, and what callbacks add
     training_seconds: float  # measured time of local training
     class_accuracy: Vector = field(default_factory=lambda: np.empty(0))  # per class, where the module measures it
+    faults: tuple[Fault, ...] = ()  # updates that were rejected; their clients count as lost

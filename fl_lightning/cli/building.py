@@ -15,8 +15,9 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks import ComputationTime, RoundProgress, RunRecorder, WandbMetrics
+from fl_lightning.callbacks import ComputationTime, RoundProgress, RunRecorder
 from fl_lightning.cli.configs import ConfigError
+from fl_lightning.cli.loggers import make_loggers, wanted_loggers
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.protocols import DataSource
 from fl_lightning.seeding import Purpose, client_seed
@@ -48,7 +49,7 @@ class Run:
 
 def make_parser() -> ArgumentParser:
     """Return the parser whose keys are the arguments of the loop, the module, the data and Fabric."""
-    parser = ArgumentParser(prog="train.py", exit_on_error=False, add_help=False)
+    parser = ArgumentParser(prog="train.py", exit_on_error=False, add_help=False, allow_abbrev=False)
     parser.add_argument("--config", action="config")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run_dir", type=str | None, default=None)
@@ -84,32 +85,19 @@ def dump(settings: Namespace) -> str:
     return make_parser().dump(settings, skip_none=False)
 
 
-def _loggers(settings: Namespace, labels: dict[str, str], run_dir: Path) -> list[Callback]:
-    wanted = [settings.logger] if isinstance(settings.logger, str) else settings.logger
-    unknown = set(wanted) - {"wandb", "none"}
-    if unknown:
-        raise ConfigError(f"logger={sorted(unknown)} is unknown: use wandb or none")
-    if "wandb" not in wanted:
-        return []
-    return [
-        WandbMetrics(
-            name=f"{labels['config']}_seed_{settings.seed}",
-            group=labels["algorithm"],
-            tags=[labels["data"], labels["algorithm"]],
-            save_dir=str(run_dir),
-            config=yaml.safe_load(dump(settings)),
-            target_accuracy=settings.target_accuracy,
-        )
-    ]
-
-
 def instantiate_data(settings: Namespace) -> DataSource:
     """Make the data source alone."""
     return make_parser().instantiate(Namespace(data=settings.data)).data
 
 
-def build(settings: Namespace, name: str) -> Run:
-    """Make the objects. The module's initial weights depend on the seed alone."""
+def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) -> Run:
+    """Make the objects. The module's initial weights depend on the seed alone.
+
+    Args:
+        settings: What was parsed.
+        name: The run's name, ``<data>_<algorithm>``.
+        labels: What ``data`` and ``algorithm`` are called, where the name does not tell.
+    """
     if settings.seed < 0:
         raise ConfigError(f"seed={settings.seed} must not be negative")
     target = settings.target_accuracy
@@ -122,9 +110,10 @@ def build(settings: Namespace, name: str) -> Run:
         objects = make_parser().instantiate(settings)
     run_dir = Path(settings.run_dir)
     data_name, _, algorithm = name.partition("_")
-    labels = {"data": data_name, "algorithm": algorithm or name, "config": name}
+    labels = {"data": data_name, "algorithm": algorithm or name, "config": name} | (labels or {})
+    loggers = wanted_loggers(settings.logger)
     callbacks = [ComputationTime(), *objects.loop.callbacks, RunRecorder(str(run_dir), target, labels), RoundProgress()]
-    callbacks += _loggers(settings, labels, run_dir)
+    callbacks += make_loggers(loggers, labels, settings.seed, run_dir, yaml.safe_load(config), target)
     loop_arguments = {**vars(objects.loop), "callbacks": callbacks}
     fabric = objects.fabric
     fabric.launch()

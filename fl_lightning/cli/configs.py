@@ -22,8 +22,8 @@ def names(kind: str) -> list[str]:
 def resolve(name: str) -> list[Path]:
     """Return the files that a name on the command line stands for.
 
-    A file that exists is taken as it is. A bare name is looked up among the shipped configs; ``<data>_<algorithm>.yaml``
-    stands for one file of each kind, so no combination needs a file of its own.
+    A file that exists is taken as it is. A bare name is looked up among the shipped configs;
+    ``<data>_<algorithm>.yaml`` stands for one file of each kind, so no combination needs a file of its own.
 
     >>> [path.relative_to(FOLDER).as_posix() for path in resolve("mnist_fedacs.yaml")]
     ['data/mnist.yaml', 'algorithms/fedacs.yaml']
@@ -64,7 +64,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def read(path: Path) -> dict[str, Any]:
     """Return the contents of one file."""
     try:
-        loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506  a SafeLoader
+        loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {path} cannot be read: {error}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:

@@ -7,6 +7,9 @@ from importlib import import_module
 
 _COMMANDS = {
     "train": "train a federation:  fl-lightning train --config mnist_fedacs.yaml",
+    "compare": "compare algorithms over seeds:  fl-lightning compare --config digits.yaml --algorithms all --seeds 0:3",
+    "report": "make a page, figures and tables:  fl-lightning report runs/compare_digits",
+    "dashboard": "make a W&B workspace of a comparison:  fl-lightning dashboard --project compare_digits",
     "data": "fetch or look at a data set:  fl-lightning data fetch mnist",
 }
 

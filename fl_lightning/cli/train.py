@@ -22,8 +22,8 @@ Train a federation. Without a config, the digits demo ({configs.DEMO}) runs.
   --help            show this
 
 keys: seed, run_dir (default runs/<config>/seed_<seed>), target_accuracy, logger (wandb | none), model, data, fabric
-      (accelerator, devices, precision, ...), loop (rounds, lr, batch_size, schedule, sampling, channel, solver, aggregator,
-      calibration, engine, weights, evaluate_every, callbacks)
+      (accelerator, devices, precision, ...), loop (rounds, lr, batch_size, schedule, sampling, channel, solver,
+      aggregator, calibration, engine, weights, evaluate_every, callbacks)
 """
 
 

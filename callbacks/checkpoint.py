@@ -1,0 +1,108 @@
+"""RoundCheckpoint: one file from which a run goes on as if it had never stopped."""
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+from lightning.pytorch.callbacks import Callback
+
+from fl_lightning.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
+from fl_lightning.types import RoundResult
+
+_NAME = re.compile(r"round_(\d+)\.ckpt")
+_SHARE_OF_TIME = 0.02  # of a run that saving may take
+
+
+class RoundCheckpoint(Callback):
+    """Saves the whole run every few rounds, at the end, and when it is paused; the last two files are kept.
+
+    It must stand last among the callbacks, because it saves what the others know of the round.
+
+    Args:
+        folder: Where the files go, as ``round_<number>.ckpt``.
+        every_n_rounds: Save after each n-th round,
+        min_seconds: but not sooner than this after the last save, nor so often that saving takes over 2 % of the time.
+            0 saves after each n-th round whatever it costs.
+        keep: How many files to keep; older ones are for the case that the newest is damaged.
+        about: What else a file carries: the configuration of the run.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        every_n_rounds: int = 1,
+        min_seconds: float = 10.0,
+        keep: int = 2,
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        for name, value in (("every_n_rounds", every_n_rounds), ("keep", keep)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        if not 0 <= min_seconds < float("inf"):
+            raise ValueError(f"min_seconds={min_seconds} must be a number of seconds, 0 or more")
+        self.folder, self.every_n_rounds, self.min_seconds, self.keep = Path(folder), every_n_rounds, min_seconds, keep
+        self.about = about or {}
+        self._next_save = 0.0
+
+    def on_federation_start(self, loop: Any) -> None:
+        """Throw away what an earlier run in this folder saved after the round from which this one starts."""
+        self._next_save = time.monotonic() + self.min_seconds
+        if loop.fabric.global_rank:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for number, path in checkpoints(self.folder):
+            if number > loop.round_index or not loop.round_index:
+                path.unlink()
+
+    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+        """Save when it is time."""
+        if loop.round_index % self.every_n_rounds == 0 and time.monotonic() >= self._next_save:
+            self._save(loop, finished=False)
+
+    def on_federation_pause(self, loop: Any) -> None:
+        """Save, to be continued."""
+        self._save(loop, finished=False)
+
+    def on_federation_end(self, loop: Any) -> None:
+        """Save for good: a run is finished when this file says so."""
+        self._save(loop, finished=True)
+
+    def _save(self, loop: Any, finished: bool) -> None:
+        if loop.fabric.global_rank or not loop.round_index:
+            return
+        began = time.monotonic()
+        loop.call("on_federation_save")
+        write_checkpoint(
+            self.folder / f"round_{loop.round_index:08d}.ckpt",
+            {**self.about, "finished": finished, "loop": loop.state_dict()},
+        )
+        for _, path in checkpoints(self.folder)[: -self.keep]:
+            path.unlink()
+        sync_folder(self.folder)
+        now = time.monotonic()
+        self._next_save = now + max(self.min_seconds, (now - began) / _SHARE_OF_TIME) if self.min_seconds else 0.0
+
+
+def checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """Return the checkpoints in a folder with their rounds, oldest first."""
+    found = ((_NAME.fullmatch(path.name), path) for path in folder.glob("round_*.ckpt"))
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the newest checkpoint that is not damaged, and what is wrong with those after it.
+
+    Raises:
+        DamagedFileError: If there are checkpoints, but all of them are damaged.
+    """
+    complaints: list[str] = []
+    for _, path in reversed(checkpoints(folder)):
+        try:
+            return read_checkpoint(path), complaints
+        except (DamagedFileError, OSError) as error:
+            complaints.append(str(error))
+    if complaints:
+        raise DamagedFileError("; ".join(complaints) + ": no checkpoint before it is left, --resume never starts anew")
+    return None, []

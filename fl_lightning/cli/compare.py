@@ -1,0 +1,112 @@
+"""``fl-lightning compare``: algorithms x seeds on one data set, in parallel, paired by seed, and a report of it."""
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fl_lightning.cli import configs, orders
+
+_EPILOG = """every other --KEY VALUE goes to all runs, as in train:  --loop.rounds 50 --logger none
+
+examples:
+  fl-lightning compare --config digits.yaml --algorithms all --seeds 0:3
+  fl-lightning compare --configs mnist_fedacs.yaml mine.yaml --seeds 0:5 --jobs 4 --out runs/mine
+
+Started again, it keeps the runs that are finished and goes on with the rest."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the options that are compare's own."""
+    parser = argparse.ArgumentParser(
+        prog="fl-lightning compare",
+        description=__doc__,
+        epilog=_EPILOG,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", action="append", default=[], help="what all runs share: digits.yaml, mnist.yaml, ...")
+    parser.add_argument("--algorithms", help="names or files, separated by commas, or all")
+    parser.add_argument("--configs", nargs="+", default=[], help="complete configs to compare, instead of the two above")
+    parser.add_argument("--seeds", default="0:3", help="0:5 (the end left out) or 0,1,2 (default: 0:3)")
+    parser.add_argument("--jobs", type=int, help="runs at the same time (default: one for each core)")
+    parser.add_argument("--threads", type=int, help="threads of each run (default: cores / jobs)")
+    parser.add_argument("--out", help="folder of all runs (default: runs/compare_<data>)")
+    parser.add_argument("--project", help="W&B project (default: the name of the folder)")
+    parser.add_argument("--overwrite", action="store_true", help="replace finished runs of another config")
+    parser.add_argument("--no-report", action="store_true", help="make no report at the end")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Run everything that is not finished, and return 1 when a run failed (2 when the user can mend it)."""
+    parser = make_parser()
+    options, overrides = parser.parse_known_args(arguments)
+    folder, planned = _plan(options, overrides)
+    jobs, threads = _shares(options.jobs, options.threads, len(planned))
+    folder.mkdir(parents=True, exist_ok=True)
+    from fl_lightning.cli.board import Board
+    from fl_lightning.cli.pool import Pool
+
+    project = options.project or folder.resolve().name
+    with _Lock(folder), Board(len(planned)) as board:
+        board.console.print(
+            f"{len(planned)} runs in {folder}, {jobs} at a time with {threads} thread{'s' * (threads > 1)} each",
+            highlight=False,
+        )
+        for event in Pool(jobs, threads, {"WANDB_PROJECT": project}).run(planned):
+            board.show(event)
+    board.conclude()
+    if not options.no_report and board.finished + board.kept:
+        from fl_lightning.cli import report
+
+        report.main([str(folder), "--project", project])
+    if not board.failures:
+        return 0
+    return 2 if all(event.known for event in board.failures) else 1
+
+
+def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list[orders.Order]]:
+    if bool(options.configs) == bool(options.algorithms):
+        raise configs.ConfigError("give either --config DATA with --algorithms, or --configs")
+    if options.configs and options.config:
+        raise configs.ConfigError("--configs are complete: --config goes with --algorithms")
+    shared = options.config or (["digits.yaml"] if options.algorithms else [])
+    algorithms = orders.parse_algorithms(options.algorithms) if options.algorithms else []
+    seeds = orders.parse_seeds(options.seeds)
+    folder, planned = orders.plan(shared, algorithms, options.configs, seeds, options.out, overrides)
+    return folder, [replace(order, overwrite=options.overwrite) for order in planned]
+
+
+def _shares(jobs: int | None, threads: int | None, num_runs: int) -> tuple[int, int]:
+    """Return how many runs go at once and the threads of each; the number of runs left to do plays no part in it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for name, value in (("--jobs", jobs), ("--threads", threads)):
+        if value is not None and value < 1:
+            raise configs.ConfigError(f"{name} {value} must be at least 1")
+    jobs = min(jobs or cores, num_runs)
+    return jobs, threads or max(1, cores // jobs)
+
+
+class _Lock:
+    """Keeps a second comparison out of the folder; the system lets go of it even when the process is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / ".lock"
+
+    def __enter__(self) -> None:
+        self._file: Any = self.path.open("w")
+        if sys.platform == "win32":
+            return
+        import fcntl
+
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise configs.ConfigError(f"another comparison is running in {self.path.parent}") from None
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

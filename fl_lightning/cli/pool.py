@@ -1,0 +1,155 @@
+"""Long-lived worker processes that share out the runs of a comparison."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl_lightning.cli.orders import Order
+
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a run."""
+
+    order: Order
+    kind: str  # started | round | finished | kept | failed
+    round_index: int = 0
+    num_rounds: int = 0
+    accuracy: float | None = None
+    reason: str = ""
+    known: bool = False  # whether the reason is something the user can mend
+
+
+class Pool:
+    """Runs orders in worker processes; a worker that dies fails its run and is replaced.
+
+    Args:
+        num_workers: Processes at the same time.
+        num_threads: Threads of each. The same for every run, because sums over threads differ in their last digits.
+        environment: Variables of the workers beside the parent's.
+    """
+
+    def __init__(self, num_workers: int, num_threads: int, environment: dict[str, str] | None = None) -> None:
+        self.num_workers, self.num_threads = num_workers, num_threads
+        threads = {name: str(num_threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        paths = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]))
+        self._environment = {**os.environ, **threads, **(environment or {}), "PYTHONPATH": paths}
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._stopping = False
+
+    def run(self, orders: Sequence[Order]) -> Iterator[Event]:
+        """Yield what happens, until every order is done."""
+        waiting: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        for order in orders:
+            waiting.put(order)
+        events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        threads = [
+            threading.Thread(target=self._serve, args=(waiting, events), daemon=True)
+            for _ in range(min(self.num_workers, len(orders)))
+        ]
+        for thread in threads:
+            thread.start()
+        running = len(threads)
+        try:
+            while running:
+                event = events.get()
+                if event is None:
+                    running -= 1
+                else:
+                    yield event
+        finally:
+            self._stop()
+
+    def _serve(self, waiting: "queue.SimpleQueue[Order]", events: "queue.SimpleQueue[Event | None]") -> None:
+        """Hand orders to one worker after the other finishes, and pass its events on."""
+        process: subprocess.Popen[str] | None = None
+        try:
+            while not self._stopping:
+                try:
+                    order = waiting.get_nowait()
+                except queue.Empty:
+                    break
+                if process is None or process.poll() is not None:
+                    process = self._start()
+                events.put(Event(order, "started"))
+                if not self._follow(process, order, events):
+                    process = None
+        finally:
+            if process is not None and process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+                process.wait()
+            events.put(None)
+
+    def _start(self) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fl_lightning.cli.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=self._environment,
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends its workers
+        )
+        self._processes.add(process)
+        return process
+
+    def _follow(self, process: "subprocess.Popen[str]", order: Order, events: "queue.SimpleQueue[Event | None]") -> bool:
+        """Send one order and pass on its events; False when the worker died over it."""
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("a worker without pipes")
+        try:
+            process.stdin.write(json.dumps(order.to_dict()) + "\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                event = _event(order, json.loads(line))
+                events.put(event)
+                if event.kind != "round":
+                    return True
+        except (OSError, ValueError):
+            process.kill()
+        code = process.wait()
+        if not self._stopping:
+            events.put(Event(order, "failed", reason=_death(code)))
+        return False
+
+    def _stop(self) -> None:
+        self._stopping = True
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+
+
+def _event(order: Order, message: dict[str, Any]) -> Event:
+    return Event(
+        order,
+        message["event"],
+        message.get("round", 0),
+        message.get("rounds", 0),
+        message.get("accuracy"),
+        message.get("reason", ""),
+        message.get("known", False),
+    )
+
+
+def _death(code: int) -> str:
+    """Say how a process ended.
+
+    >>> _death(-9), _death(3)
+    ('its process was ended by SIGKILL (out of memory, or by somebody)', 'its process ended with code 3')
+    """
+    if code >= 0:
+        return f"its process ended with code {code}"
+    name = signal.Signals(-code).name if -code in {item.value for item in signal.Signals} else f"signal {-code}"
+    return f"its process was ended by {name}" + (" (out of memory, or by somebody)" if name == "SIGKILL" else "")

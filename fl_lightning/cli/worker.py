@@ -1,0 +1,133 @@
+"""A process that runs federations one after the other for ``fl-lightning compare``.
+
+Importing torch and Lightning takes seconds, so a worker imports once and makes many runs. Orders come in as lines of JSON
+on standard input, events go out as lines of JSON on standard output. When standard input closes, because the parent is
+done or was killed, the worker ends at once: no run goes on without somebody to see it.
+"""
+
+import json
+import os
+import queue
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+
+from fl_lightning.cli import configs
+from fl_lightning.cli.orders import Order
+
+_UNCOMPARED = ("run_dir", "logger")
+_SECONDS_BETWEEN_EVENTS = 0.2
+
+
+class Ticker:
+    """A callback that tells the parent how far the run is."""
+
+    def __init__(self, answers: TextIO) -> None:
+        self.answers = answers
+        self._last = 0.0
+
+    def on_round_end(self, loop: Any, result: Any) -> None:
+        """Send the round, unless one was sent a moment ago."""
+        now = time.monotonic()
+        if now - self._last < _SECONDS_BETWEEN_EVENTS and loop.round_index < loop.rounds:
+            return
+        self._last = now
+        accuracy = result.metrics.get("test_accuracy")
+        send(self.answers, event="round", round=loop.round_index, rounds=loop.rounds, accuracy=accuracy)
+
+
+def send(answers: TextIO, **event: Any) -> None:
+    """Write one event."""
+    answers.write(json.dumps(event) + "\n")
+    answers.flush()
+
+
+def is_finished(run_dir: Path, config: str, overwrite: bool) -> bool:
+    """Whether the folder holds the finished run of this config, so that there is nothing to do.
+
+    Raises:
+        ConfigError: It holds a finished run of another config, which is not thrown away without being asked.
+    """
+    try:
+        json.loads((run_dir / "summary.json").read_text())
+        found = yaml.safe_load((run_dir / "config.yaml").read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return False
+    if not (run_dir / "model.ckpt").is_file() or not isinstance(found, dict):
+        return False
+    wanted = yaml.safe_load(config)
+    different = [
+        key for key in sorted({*found, *wanted} - {*_UNCOMPARED}) if key not in found or found[key] != wanted.get(key)
+    ]
+    if different and not overwrite:
+        raise configs.ConfigError(
+            f"{run_dir} holds a finished run of another config ({', '.join(different)} differ): "
+            "give another --out, or --overwrite"
+        )
+    return not different
+
+
+def execute(order: Order, answers: TextIO) -> str:
+    """Make one run, and return ``kept`` if it was there already, else ``finished``."""
+    from fl_lightning.cli import building  # heavy: torch, lightning
+
+    settings = building.parse(configs.compose(order.configs), [*order.overrides, "--seed", str(order.seed)])
+    settings.run_dir = order.run_dir
+    run_dir = Path(order.run_dir)
+    if isinstance(settings.fabric.devices, int) and settings.fabric.devices > 1:
+        raise configs.ConfigError("compare makes each run in one process: use --fabric.devices 1 and --jobs")
+    if is_finished(run_dir, building.dump(settings), order.overwrite):
+        return "kept"
+    shutil.rmtree(run_dir, ignore_errors=True)
+    run = building.build(settings, f"{order.data}_{order.algorithm}", {"data": order.data, "algorithm": order.algorithm})
+    run.loop.callbacks.append(Ticker(answers))
+    run.execute()
+    return "finished"
+
+
+def serve(order: Order, answers: TextIO) -> None:
+    """Make one run, with what it prints in a log file, and send what became of it."""
+    log = Path(order.run_dir).parent / f"seed_{order.seed}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    try:
+        send(answers, event=execute(order, answers))
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+        known = isinstance(error, (ValueError, OSError, ImportError))
+        text = " ".join(str(error).split()) or type(error).__name__
+        send(answers, event="failed", reason=text if known else f"{type(error).__name__}: {text}", known=known)
+
+
+def _listen(orders: "queue.SimpleQueue[Order]") -> None:
+    for line in sys.stdin:
+        orders.put(Order(**json.loads(line)))
+    os._exit(0)
+
+
+def main() -> None:
+    """Serve orders until standard input closes."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+    import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+    import torch
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    while True:
+        serve(orders.get(), answers)
+
+
+if __name__ == "__main__":
+    main()
