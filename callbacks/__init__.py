@@ -7,6 +7,7 @@ from fl_lightning.callbacks.recorder import RunRecorder
 from fl_lightning.callbacks.sampling import SamplerSelection
 from fl_lightning.callbacks.schedule import Group, HeterogeneitySchedule, Ramp
 from fl_lightning.callbacks.stopping import StopAtTarget
+from fl_lightning.callbacks.tensorboard import TensorBoardMetrics
 from fl_lightning.callbacks.timing import ComputationTime
 from fl_lightning.callbacks.wandb import WandbMetrics
 
@@ -21,5 +22,6 @@ __all__ = [
     "RunRecorder",
     "SamplerSelection",
     "StopAtTarget",
+    "TensorBoardMetrics",
     "WandbMetrics",
 ]

@@ -1,4 +1,4 @@
-"""The display of a comparison: one bar for all runs and one for each that is running, or plain lines without a terminal."""
+"""The display of a comparison: a bar for all runs and one for each that is running, or plain lines elsewhere."""
 
 import sys
 import time
@@ -30,7 +30,12 @@ class Board:
 
     def __enter__(self) -> "Board":
         if self.console.is_terminal:
-            columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+            columns = (
+                TextColumn("{task.description:<26}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+            )
             self._progress = Progress(*columns, TimeRemainingColumn(elapsed_when_finished=True), console=self.console)
             self._all = self._progress.add_task("[bold]all runs", total=self.num_runs, note="")
             self._progress.start()
@@ -58,9 +63,7 @@ class Board:
             self._accuracy[name] = event.accuracy if event.accuracy is not None else self._accuracy.get(name)
             if self._progress is not None:
                 note = _accuracy(self._accuracy[name])
-                self._progress.update(
-                    self._tasks[name], completed=event.round_index, total=event.num_rounds, note=note
-                )
+                self._progress.update(self._tasks[name], completed=event.round_index, total=event.num_rounds, note=note)
         else:
             self._close(event)
 
@@ -78,9 +81,13 @@ class Board:
         )
         if self._progress is not None:
             self._progress.remove_task(self._tasks.pop(name))
-            self._progress.update(self._all, completed=self.done, note=f"{len(self.failures)} failed" * bool(self.failures))
+            self._progress.update(
+                self._all, completed=self.done, note=f"{len(self.failures)} failed" * bool(self.failures)
+            )
         if self._progress is None or event.kind != "kept":
-            self.console.print(f"[{self.done}/{self.num_runs}] {name}: {outcome}", highlight=False, markup=False, soft_wrap=True)
+            self.console.print(
+                f"[{self.done}/{self.num_runs}] {name}: {outcome}", highlight=False, markup=False, soft_wrap=True
+            )
 
     def conclude(self) -> None:
         """Name the runs that failed, each reason once, and count the rest."""

@@ -27,9 +27,13 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", action="append", default=[], help="what all runs share: digits.yaml, mnist.yaml, ...")
+    parser.add_argument(
+        "--config", action="append", default=[], help="what all runs share: digits.yaml, mnist.yaml, ..."
+    )
     parser.add_argument("--algorithms", help="names or files, separated by commas, or all")
-    parser.add_argument("--configs", nargs="+", default=[], help="complete configs to compare, instead of the two above")
+    parser.add_argument(
+        "--configs", nargs="+", default=[], help="complete configs to compare, instead of the two above"
+    )
     parser.add_argument("--seeds", default="0:3", help="0:5 (the end left out) or 0,1,2 (default: 0:3)")
     parser.add_argument("--jobs", type=int, help="runs at the same time (default: one for each core)")
     parser.add_argument("--threads", type=int, help="threads of each run (default: cores / jobs)")

@@ -105,7 +105,9 @@ class Pool:
         self._processes.add(process)
         return process
 
-    def _follow(self, process: "subprocess.Popen[str]", order: Order, events: "queue.SimpleQueue[Event | None]") -> bool:
+    def _follow(
+        self, process: "subprocess.Popen[str]", order: Order, events: "queue.SimpleQueue[Event | None]"
+    ) -> bool:
         """Send one order and pass on its events; False when the worker died over it."""
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("a worker without pipes")
