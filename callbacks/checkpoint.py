@@ -99,10 +99,17 @@ def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """
     complaints: list[str] = []
     for _, path in reversed(checkpoints(folder)):
-        try:
-            return read_checkpoint(path), complaints
-        except (DamagedFileError, OSError) as error:
-            complaints.append(str(error))
+        checkpoint, complaint = _attempt(path)
+        if checkpoint is not None:
+            return checkpoint, complaints
+        complaints.append(complaint)
     if complaints:
         raise DamagedFileError("; ".join(complaints) + ": no checkpoint before it is left, --resume never starts anew")
     return None, []
+
+
+def _attempt(path: Path) -> tuple[dict[str, Any] | None, str]:
+    try:
+        return read_checkpoint(path), ""
+    except (DamagedFileError, OSError) as error:
+        return None, str(error)

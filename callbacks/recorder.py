@@ -1,9 +1,8 @@
 """RunRecorder: the files a run leaves behind."""
 
 import csv
+import io
 import json
-import math
-import os
 import platform
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +14,8 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
+from fl_lightning.storage import encode, write_durably
 from fl_lightning.types import RoundResult
 
 COLUMNS = (
@@ -28,10 +29,13 @@ COLUMNS = (
     "wall_time",
     "num_sampled",
     "num_delivered",
+    "num_rejected",
     "learning_rate",
     "step_length",
     "chi2",
 )
+_SUMS = ("expected_draws", "draws", "deliveries", "effective_weight", "num_steps", "failure_rate", "rejected")
+_FINAL_FILES = ("summary.json", "clients.csv", "model.ckpt")
 _PACKAGES = ("fl-lightning", "torch", "lightning", "torchmetrics", "numpy", "wandb")
 
 
@@ -49,33 +53,35 @@ class RunRecorder(Callback):
     ) -> None:
         self.run_dir = Path(run_dir)
         self.target_accuracy, self.labels = target_accuracy, labels or {}
-        self._columns: list[str] = list(COLUMNS)
+        self._metrics = MetricsFile(self.run_dir / "metrics.csv", COLUMNS)
         self._class_accuracy: list[float] = []
         self._clients: dict[str, torch.Tensor] = {}
+        self._seconds = 0.0  # before this start, when the run was resumed
 
     def on_federation_start(self, loop: Any) -> None:
         """Start a new metrics file, or cut an earlier one back to the round that is resumed."""
         self._began = time.perf_counter()
         if not self._clients:
             zeros = torch.zeros(len(loop.client_weights), dtype=torch.float64)
-            names = ("expected_draws", "draws", "deliveries", "effective_weight", "num_steps", "failure_rate")
-            self._clients = {name: zeros.clone() for name in names}
+            self._clients = {name: zeros.clone() for name in _SUMS}
         if loop.fabric.global_rank:
             return
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        rows = [row for row in read_metrics(self.path) if row["round"] <= loop.round_index] if loop.round_index else []
-        extra = [name for row in rows[:1] for name in row if name not in self._columns]
-        self._columns += extra
-        self._rewrite(rows)
+        self._metrics.start(loop.round_index)
+        for name in _FINAL_FILES:  # of a run that was here before
+            (self.run_dir / name).unlink(missing_ok=True)
 
     @property
     def path(self) -> Path:
         """The metrics file."""
-        return self.run_dir / "metrics.csv"
+        return self._metrics.path
 
     def on_round_end(self, loop: Any, result: RoundResult) -> None:
         """Append the round."""
-        plan, row = result.plan, result.metrics
+        plan = result.plan
+        rejected = np.zeros(plan.profiles.num_clients)
+        for fault in result.faults:
+            rejected[fault.client] += 1
         for name, values in (
             ("expected_draws", plan.cohort.probabilities * plan.cohort.num_draws),
             ("draws", plan.cohort.counts),
@@ -83,26 +89,18 @@ class RunRecorder(Callback):
             ("effective_weight", plan.effective_weights),
             ("num_steps", plan.profiles.num_steps),
             ("failure_rate", plan.profiles.failure_rates),
+            ("rejected", rejected),
         ):
             self._clients[name] += torch.from_numpy(np.asarray(values, dtype=np.float64))
         if len(result.class_accuracy):
             self._class_accuracy = result.class_accuracy.tolist()
         if loop.fabric.global_rank:
             return
-        new = [name for name in row if name not in self._columns]
-        if new:
-            self._columns += new
-            self._rewrite(read_metrics(self.path))
-        with self.path.open("a", newline="") as file:
-            csv.writer(file).writerow([_cell(row.get(name)) for name in self._columns])
+        self._metrics.append(result.metrics)
 
-    def _rewrite(self, rows: list[dict[str, float]]) -> None:
-        temporary = self.path.with_suffix(".tmp")
-        with temporary.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(self._columns)
-            writer.writerows([_cell(row.get(name)) for name in self._columns] for row in rows)
-        os.replace(temporary, self.path)
+    def on_federation_save(self, loop: Any) -> None:
+        """Make sure that no checkpoint is ever ahead of the metrics."""
+        self._metrics.sync()
 
     def on_federation_end(self, loop: Any) -> None:
         """Write what is known at the end."""
@@ -112,47 +110,50 @@ class RunRecorder(Callback):
         summary = summarise(read_metrics(self.path), self.target_accuracy)
         summary |= self.labels | {
             "seed": loop.seed,
+            **self._rejections(),
             "per_class_accuracy": self._class_accuracy,
             "versions": installed_versions(),
-            "seconds": round(time.perf_counter() - self._began, 3),
+            "seconds": round(self._elapsed(), 3),
         }
-        (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        write_durably(self.run_dir / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
         save_weights(loop.module, self.run_dir / "model.ckpt")
+
+    def _rejections(self) -> dict[str, Any]:
+        """Return how many updates were thrown away, in total and of which clients."""
+        counts = self._clients["rejected"].int().tolist()
+        by_client = {str(client): count for client, count in enumerate(counts) if count}
+        return {"rejected_updates": sum(counts), "rejected_updates_by_client": by_client}
+
+    def _elapsed(self) -> float:
+        return self._seconds + time.perf_counter() - self._began
 
     def _write_clients(self, loop: Any) -> None:
         """Write one row for each client: its weight, its data, its mean conditions, and how it took part."""
         num_rounds = max(1, loop.round_index)
-        means = {name: self._clients[name].numpy() / num_rounds for name in self._clients}
-        totals = {name: self._clients[name].numpy() for name in ("expected_draws", "draws", "deliveries")}
+        totals = {name: self._clients[name].numpy() for name in ("expected_draws", "draws", "deliveries", "rejected")}
+        means = {name: self._clients[name].numpy() / num_rounds for name in _SUMS if name not in totals}
         columns = {"client": range(len(loop.client_weights)), "size": loop.federation.sizes}
         columns |= {"weight": loop.client_weights} | means | totals
-        with (self.run_dir / "clients.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        write_durably(self.run_dir / "clients.csv", text.getvalue().encode())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums over the rounds."""
-        return {"clients": self._clients, "class_accuracy": self._class_accuracy}
+        return {
+            "clients": self._clients,
+            "class_accuracy": self._class_accuracy,
+            "labels": self.labels,
+            "seconds": self._elapsed(),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the sums back."""
-        self._clients, self._class_accuracy = dict(state_dict["clients"]), list(state_dict["class_accuracy"])
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else repr(value)
-
-
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Return the rows of a metrics file as numbers; empty cells are left out."""
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        return [
-            {name: float(value) if name != "round" else int(value) for name, value in row.items() if value}
-            for row in csv.DictReader(file)
-        ]
+        self._clients = {name: values.clone() for name, values in state_dict["clients"].items()}
+        self._class_accuracy, self.labels = list(state_dict["class_accuracy"]), dict(state_dict["labels"])
+        self._seconds = state_dict["seconds"]
 
 
 def summarise(rows: list[dict[str, float]], target_accuracy: float | None) -> dict[str, Any]:
@@ -200,6 +201,4 @@ def save_weights(module: Any, path: Path) -> None:
         "state_dict": weights,
         "loops": {},
     }
-    temporary = path.with_suffix(".tmp")
-    torch.save(checkpoint, temporary)
-    os.replace(temporary, path)
+    write_durably(path, encode(checkpoint))

@@ -62,6 +62,14 @@ class Calibration:
             plan = plan_at(rate) if accumulation_depends_on_rate else replace(plan, learning_rate=rate)
         return plan
 
+    def state_dict(self) -> dict[str, float | None]:
+        """Return the factor of ``average``, which was worked out in the first round."""
+        return {"average_factor": self._average_factor}
+
+    def load_state_dict(self, state: dict[str, float | None]) -> None:
+        """Take the factor back."""
+        self._average_factor = state["average_factor"]
+
     def _capped(self, rate: float) -> float:
         return rate if self.max_learning_rate is None else min(rate, self.max_learning_rate)
 

@@ -1,6 +1,7 @@
 """FederatedLoop: the round, on Lightning Fabric."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from fl_lightning.engine import Engine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.local import LocalWork
 from fl_lightning.engine.probe import EngineProbe
+from fl_lightning.faults import FaultPolicy, SoundProbe
 from fl_lightning.protocols import Channel, Federation, Sampling, Schedule
 from fl_lightning.solvers import SGD, Solver
 from fl_lightning.types import (
@@ -46,6 +48,7 @@ class FederatedLoop:
         solver: Makes the local steps.
         aggregator: Turns what arrived into the next model.
         calibration: Gives all algorithms the same expected step length.
+        faults: What becomes of updates that are not finite.
         engine: Trains the clients.
         batch_size: Examples in a local step; a client with fewer takes all it has.
         weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client.
@@ -65,6 +68,7 @@ class FederatedLoop:
         solver: Solver | None = None,
         aggregator: Aggregator | None = None,
         calibration: Calibration | None = None,
+        faults: FaultPolicy | None = None,
         engine: Engine | None = None,
         batch_size: int = 64,
         weights: str | list[float] = "size",
@@ -84,29 +88,53 @@ class FederatedLoop:
         self.schedule, self.sampling, self.channel = schedule, sampling, channel
         self.solver, self.aggregator = solver or SGD(), aggregator or AnonymousMean()
         self.calibration, self.engine = calibration or Calibration(), engine or Engine()
+        self.faults = faults or FaultPolicy()
         self.weights, self.evaluate_every = weights, evaluate_every
         self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
         self.callbacks = [schedule, sampling, channel, *callbacks]
         self.round_index = 0  # rounds finished
         self.should_stop = False  # a callback sets this to end after the round
+        self.interrupted = False  # set from outside, at any moment, to pause after the round
 
-    def run(self, module: LightningModule, federation: Federation) -> ModelState:
-        """Train the module on the federation and return the final state, which the module holds as well."""
+    def run(
+        self, module: LightningModule, federation: Federation, resume_from: dict[str, Any] | None = None
+    ) -> ModelState:
+        """Train the module on the federation and return the final state, which the module holds as well.
+
+        Args:
+            module: The model, its loss and its metrics.
+            federation: The clients' data.
+            resume_from: What :meth:`state_dict` returned in a run with the same arguments; that run is continued.
+        """
         self._setup(module, federation)
-        self._call("on_federation_start")
-        while self.round_index < self.rounds and not self.should_stop:
+        if resume_from is not None:
+            self.load_state_dict(resume_from)
+        self.call("on_federation_start")
+        while not self._finished and not self._pauses():
             plan, probe = self._plan(self.round_index + 1)
-            self._call("on_round_start", plan=plan)
+            self.call("on_round_start", plan=plan)
             delivered = self.channel.configure_delivery(plan, self.seed)
             updates, seconds = self._train(plan, probe, self.aggregator.trains(plan, delivered))
+            updates, delivered, faults = self.faults(plan.index, updates, delivered, self.state)
             self.state = self._aggregate(updates, delivered, plan)
             self.round_index = plan.index
             metrics, class_accuracy = self._evaluate(plan)
-            result = RoundResult(plan, delivered, updates, metrics, seconds, class_accuracy)
-            self._call("on_round_end", result=self._measured(result))
+            result = RoundResult(plan, delivered, updates, metrics, seconds, class_accuracy, faults)
+            self.call("on_round_end", result=self._measured(result))
         self.engine.model.load(self.state.weights, self.state.buffers)
-        self._call("on_federation_end")
+        self.call("on_federation_end" if self._finished else "on_federation_pause")
         return self.state
+
+    @property
+    def _finished(self) -> bool:
+        return self.round_index >= self.rounds or self.should_stop
+
+    def _pauses(self) -> bool:
+        """Whether any process was told to stop; all of them must leave after the same round."""
+        if self.fabric.world_size > 1:
+            told = torch.tensor(float(self.interrupted), device=self.fabric.device)
+            self.interrupted = bool(self.fabric.all_reduce(told, reduce_op="sum") > 0)
+        return self.interrupted
 
     def _setup(self, module: LightningModule, federation: Federation) -> None:
         self.module, self.federation = module, federation
@@ -116,7 +144,45 @@ class FederatedLoop:
         self.aggregator.setup(len(federation.sizes), self.state.weights)
         self.sampling.start(lambda: self._forecast(self.lr))
 
-    def _call(self, hook: str, **arguments: Any) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a run needs to go on after the last finished round as if it had never stopped."""
+        return {
+            "round": self.round_index,
+            "seed": self.seed,
+            "weights": self.state.weights,
+            "buffers": self.state.buffers,
+            "counters": _counters(self.module),
+            "random": torch.get_rng_state(),
+            "parts": {name: part.state_dict() for name, part in self._parts() if hasattr(part, "state_dict")},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`state_dict` returned; the loop must have the same arguments, module and data."""
+        if state["weights"].shape != self.state.weights.shape or state["buffers"].shape != self.state.buffers.shape:
+            raise ValueError(
+                f"the checkpoint's model has {state['weights'].numel()} weights and {state['buffers'].numel()} buffer "
+                f"values, but the module has {self.state.weights.numel()} and {self.state.buffers.numel()}"
+            )
+        self.round_index = int(state["round"])
+        self.state = ModelState(state["weights"].to(self.state.weights), state["buffers"].to(self.state.buffers))
+        for name, counter in _counters(self.module).items():
+            counter.copy_(state["counters"][name])
+        torch.set_rng_state(state["random"])
+        for name, part in self._parts():
+            if name in state["parts"]:
+                part.load_state_dict(state["parts"][name])
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        """Yield what may have memory, by names that do not depend on which loggers are used."""
+        for name in ("schedule", "sampling", "channel", "solver", "aggregator", "calibration", "engine"):
+            yield name, getattr(self, name)
+        seen: Counter[str] = Counter()
+        for callback in self.callbacks[3:]:
+            name = type(callback).__qualname__
+            seen[name] += 1
+            yield f"callback {name} {seen[name]}", callback
+
+    def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of everybody who watches: the loop's callbacks, then Fabric's."""
         for callback in self.callbacks:
             method = getattr(callback, hook, None)
@@ -142,7 +208,7 @@ class FederatedLoop:
 
         def plan_at(lr: float) -> RoundPlan:
             profiles = self._profiles(conditions, lr)
-            cohort = self.sampling.configure_cohort(index, profiles, probe, self.seed)
+            cohort = self.sampling.configure_cohort(index, profiles, SoundProbe(probe), self.seed)
             coefficients = self.aggregator.coefficients(profiles, cohort)
             return RoundPlan(index, profiles, cohort, coefficients, lr, probed_steps=probe.num_steps)
 
@@ -167,7 +233,9 @@ class FederatedLoop:
 
     def _aggregate(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> ModelState:
         weights = self.aggregator(self.state.weights, updates, delivered, plan)
-        return ModelState(weights, mixed_buffers(self.state.buffers, updates, delivered, plan))
+        state = ModelState(weights, mixed_buffers(self.state.buffers, updates, delivered, plan))
+        self.faults.check_aggregate(plan.index, updates, state)
+        return state
 
     def _evaluate(self, plan: RoundPlan) -> tuple[dict[str, float], Vector]:
         if plan.index % self.evaluate_every and plan.index != self.rounds:
@@ -184,6 +252,7 @@ class FederatedLoop:
             "train_loss": result.updates.mean_loss,
             "num_sampled": int(plan.cohort.counts.sum()),
             "num_delivered": int(result.delivered.sum()),
+            "num_rejected": len(result.faults),
             "learning_rate": plan.learning_rate,
             "step_length": plan.step_length,
             "chi2": plan.chi_square,
@@ -192,6 +261,11 @@ class FederatedLoop:
             if hasattr(callback, "configure_metrics"):
                 metrics |= callback.configure_metrics(result=result)
         return replace(result, metrics=metrics)
+
+
+def _counters(module: LightningModule) -> dict[str, torch.Tensor]:
+    """Return the buffers that are not part of the flat state: integers, such as a count of batches."""
+    return {name: buffer for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
 
 
 def target_weights(weights: str | list[float], sizes: IntVector) -> Vector:

@@ -1,0 +1,100 @@
+"""MetricsFile: a table that grows by a row each round and can be cut back to any round."""
+
+import csv
+import io
+import math
+import os
+from itertools import islice
+from pathlib import Path
+
+from fl_lightning.storage import write_durably
+
+
+class MetricsFile:
+    """A CSV file with one row for each round, counted from 1.
+
+    Cells are kept as the text that was first written, so a file that was cut back and continued is the same, byte for
+    byte, as one that was not.
+
+    Args:
+        path: The file.
+        columns: Names that come first, in this order; others are added at the right when they first appear.
+    """
+
+    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
+        self.path, self._first_columns = path, columns
+        self.columns = list(columns)
+
+    def start(self, num_rounds: int) -> None:
+        """Begin a new file, or cut an earlier one back to its first rounds.
+
+        Raises:
+            ValueError: If the earlier file does not have these rounds.
+        """
+        header, rows = self._read(num_rounds) if num_rounds else (list(self._first_columns), [])
+        if [row[:1] for row in rows] != [[str(number)] for number in range(1, num_rounds + 1)]:
+            raise ValueError(
+                f"{self.path} does not have the rounds 1 to {num_rounds} that come before the checkpoint: "
+                "bring the file back, or start anew with --resume never"
+            )
+        self.columns = header
+        self._write(rows)
+
+    def append(self, values: dict[str, float]) -> None:
+        """Add a row; if the disk is full, the file stays as it was."""
+        new = [name for name in values if name not in self.columns]
+        if new:
+            rows = self._read(None)[1]
+            self.columns = self.columns + new
+            self._write(rows)
+        size = self.path.stat().st_size
+        try:
+            with self.path.open("ab") as file:
+                file.write(_lines([[_cell(values.get(name)) for name in self.columns]]))
+        except OSError as error:
+            os.truncate(self.path, size)
+            raise OSError(
+                error.errno, f"cannot write {self.path}: {error.strerror}; its rows so far are intact"
+            ) from None
+
+    def sync(self) -> None:
+        """Force the rows to the disk."""
+        with self.path.open("rb+") as file:
+            os.fsync(file.fileno())
+
+    def _read(self, num_rows: int | None) -> tuple[list[str], list[list[str]]]:
+        """Return the names and the first rows; what follows them may be cut off anywhere, and is not looked at."""
+        if not self.path.is_file():
+            return list(self._first_columns), []
+        with self.path.open(newline="", encoding="utf-8", errors="replace") as file:
+            reader = csv.reader(file)
+            header = next(reader, list(self._first_columns))
+            return header, list(islice(reader, num_rows))
+
+    def _write(self, rows: list[list[str]]) -> None:
+        padded = [row + [""] * (len(self.columns) - len(row)) for row in rows]
+        write_durably(self.path, _lines([self.columns, *padded]))
+
+
+def _lines(rows: list[list[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else repr(value)
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Return the rows of a metrics file as numbers; empty cells are left out."""
+    if not path.is_file():
+        return []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return [
+                {name: float(value) if name != "round" else int(value) for name, value in row.items() if value}
+                for row in csv.DictReader(file)
+            ]
+    except (ValueError, TypeError, AttributeError, csv.Error) as error:
+        raise ValueError(f"{path} is not a table of numbers with one row for each round: {error}") from None
