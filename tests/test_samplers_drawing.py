@@ -52,7 +52,7 @@ def test_fixed_order_separates_neighbours_and_random_order_does_not() -> None:
 
 
 def test_without_replacement_refuses_what_it_cannot_do() -> None:
-    with pytest.raises(ValueError, match="client 0 has K p = 1.500"):
+    with pytest.raises(ValueError, match=r"client 0 has K p = 1\.500"):
         WithoutReplacement()(np.array([0.5, 0.25, 0.25]), 3, np.random.default_rng(0))
     assert WithoutReplacement()(np.full(3, 1 / 3), 3, np.random.default_rng(0)).tolist() == [1, 1, 1]
 
