@@ -110,7 +110,7 @@ class FederatedLoop:
         if resume_from is not None:
             self.load_state_dict(resume_from)
         self.call("on_federation_start")
-        while not self._finished and not self._pauses():
+        while not self.finished and not self._pauses():
             plan, probe = self._plan(self.round_index + 1)
             self.call("on_round_start", plan=plan)
             delivered = self.channel.configure_delivery(plan, self.seed)
@@ -122,11 +122,12 @@ class FederatedLoop:
             result = RoundResult(plan, delivered, updates, metrics, seconds, class_accuracy, faults)
             self.call("on_round_end", result=self._measured(result))
         self.engine.model.load(self.state.weights, self.state.buffers)
-        self.call("on_federation_end" if self._finished else "on_federation_pause")
+        self.call("on_federation_end" if self.finished else "on_federation_pause")
         return self.state
 
     @property
-    def _finished(self) -> bool:
+    def finished(self) -> bool:
+        """Whether there is no round left to do."""
         return self.round_index >= self.rounds or self.should_stop
 
     def _pauses(self) -> bool:

@@ -3,7 +3,10 @@
 import contextlib
 import io
 import math
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,23 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks import ComputationTime, RoundProgress, RunRecorder
+from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RoundProgress, RunRecorder
 from fl_lightning.cli.configs import ConfigError
 from fl_lightning.cli.loggers import make_loggers, wanted_loggers
+from fl_lightning.cli.resuming import CHECKPOINTS, about, begin, forget, shared
+from fl_lightning.cli.trust import check_classes, limit_imports
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.protocols import DataSource
 from fl_lightning.seeding import Purpose, client_seed
+from fl_lightning.storage import write_durably
+
+
+class Outcome(Enum):
+    """What became of a run."""
+
+    FINISHED = "finished"
+    KEPT = "kept"  # it was finished already
+    PAUSED = "paused"  # by a signal, after a checkpoint
 
 
 @dataclass
@@ -33,18 +47,32 @@ class Run:
     run_dir: Path
     config: str  # complete, as YAML
 
-    def execute(self) -> None:
-        """Load the data, train, and leave the outputs in the run's folder."""
+    def execute(self, resume: str = "never") -> Outcome:
+        """Load the data, train, and leave the outputs in the run's folder.
+
+        Args:
+            resume: ``never``, ``auto`` or a checkpoint, see :func:`fl_lightning.cli.resuming.begin`.
+        """
+        fabric = self.loop.fabric
+        beginning = shared(fabric, lambda: begin(self.run_dir, self.config, resume))
+        if fabric.global_rank == 0:
+            for note in beginning.notes:
+                print(note, file=sys.stderr)
+        if beginning.finished:
+            return Outcome.KEPT
         federation = self.data.load(self.loop.seed)
-        if self.loop.fabric.global_rank == 0:
+        if fabric.global_rank == 0:
             self.run_dir.mkdir(parents=True, exist_ok=True)
-            (self.run_dir / "config.yaml").write_text(self.config)
+            if beginning.checkpoint is None:
+                forget(self.run_dir)
+            write_durably(self.run_dir / "config.yaml", self.config.encode())
         try:
-            self.loop.run(self.module, federation)
+            self.loop.run(self.module, federation, beginning.checkpoint)
         finally:
             for callback in self.loop.callbacks:
                 if isinstance(callback, RoundProgress):
                     callback.close()
+        return Outcome.FINISHED if self.loop.finished else Outcome.PAUSED
 
 
 def make_parser() -> ArgumentParser:
@@ -58,21 +86,31 @@ def make_parser() -> ArgumentParser:
     parser.add_subclass_arguments(LightningModule, "model", required=True)
     parser.add_subclass_arguments(DataSource, "data", required=True)
     parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"})
+    parser.add_class_arguments(RoundCheckpoint, "checkpoint", skip={"folder", "about"}, instantiate=False)
     parser.add_class_arguments(FederatedLoop, "loop", skip={"fabric", "seed", "callbacks"}, instantiate=False)
     parser.add_argument("--loop.callbacks", type=list[Callback], default=[])
     return parser
 
 
-def parse(merged: dict[str, Any], overrides: list[str]) -> Namespace:
-    """Check the merged config and the overrides against the signatures; one clear line for what does not fit."""
+def parse(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] = ()) -> Namespace:
+    """Check the merged config and the overrides against the signatures; one clear line for what does not fit.
+
+    Args:
+        merged: The config.
+        overrides: Arguments of the command line.
+        trusted: Packages whose classes may be named besides the known ones, see :mod:`fl_lightning.cli.trust`.
+    """
+    limit_imports(trusted)
     complaints = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaints):
-            return make_parser().parse_args(["--config", yaml.safe_dump(merged), *overrides])
+            settings = make_parser().parse_args(["--config", yaml.safe_dump(merged), *overrides])
     except (ArgumentError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise ConfigError(_one_line(str(error))) from None
     except SystemExit:
         raise ConfigError(_one_line(complaints.getvalue())) from None
+    check_classes(settings, trusted)
+    return settings
 
 
 def _one_line(text: str) -> str:
@@ -114,6 +152,8 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     loggers = wanted_loggers(settings.logger)
     callbacks = [ComputationTime(), *objects.loop.callbacks, RunRecorder(str(run_dir), target, labels), RoundProgress()]
     callbacks += make_loggers(loggers, labels, settings.seed, run_dir, yaml.safe_load(config), target)
+    # Last, because it saves what the others know of a round.
+    callbacks.append(RoundCheckpoint(str(run_dir / CHECKPOINTS), about=about(config), **vars(settings.checkpoint)))
     loop_arguments = {**vars(objects.loop), "callbacks": callbacks}
     fabric = objects.fabric
     fabric.launch()

@@ -1,15 +1,14 @@
 """``fl-lightning train``: from a configuration to a finished run."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from fl_lightning.cli import configs
 
-_OPTIONS = ("--config", "--print_config", "--help", "-h")
-
 
 def _help() -> str:
-    return f"""usage: train.py [--config FILE ...] [--KEY VALUE ...] [--print_config]
+    return f"""usage: train.py [--config FILE ...] [--KEY VALUE ...] [--resume HOW] [--trust PACKAGE] [--print_config]
 
 Train a federation. Without a config, the digits demo ({configs.DEMO}) runs.
 
@@ -18,12 +17,20 @@ Train a federation. Without a config, the digits demo ({configs.DEMO}) runs.
                       algorithms: {_wrapped(configs.names("algorithms"))}
   --KEY VALUE       any key of the config by its dotted path: --seed 1 --loop.rounds 50 --loop.lr 0.1
                       --loop.sampling.sampler fl_lightning.samplers.Importance --loop.calibration.apply server
+  --resume HOW      auto (default): go on with an interrupted run of the same config in its folder, keep a finished one
+                    never: start anew and replace what is there; PATH: go on from a checkpoint or a run's folder
+  --trust PACKAGE   let configs name classes of this package too, besides fl_lightning, torch, lightning, torchmetrics
+                    and torchvision; importing a package runs its code, so name only what you would run yourself
   --print_config    show the complete config and stop
   --help            show this
 
 keys: seed, run_dir (default runs/<config>/seed_<seed>), target_accuracy, logger (wandb | none), model, data, fabric
-      (accelerator, devices, precision, ...), loop (rounds, lr, batch_size, schedule, sampling, channel, solver,
-      aggregator, calibration, engine, weights, evaluate_every, callbacks)
+      (accelerator, devices, precision, ...), checkpoint (every_n_rounds, min_seconds, keep), loop
+      (rounds, lr, batch_size, schedule, sampling, channel, solver, aggregator, calibration, faults,
+      engine, weights, evaluate_every, callbacks)
+
+Ctrl-C and SIGTERM finish the round and save; the same command then goes on. Exit codes: 0 finished, 2 something to mend
+(one line says what), 130 and 143 paused by Ctrl-C and SIGTERM.
 """
 
 
@@ -33,26 +40,26 @@ def _wrapped(words: list[str], width: int = 90) -> str:
     return ("\n" + " " * 34).join(textwrap.wrap(", ".join(words), width))
 
 
-def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Separate the names after ``--config`` from everything else.
+def split_arguments(arguments: list[str], option: str) -> tuple[list[str], list[str]]:
+    """Separate the values of an option that may come several times from everything else.
 
-    >>> split_arguments(["--config", "a.yaml", "--seed", "1", "--config=b.yaml"])
+    >>> split_arguments(["--config", "a.yaml", "--seed", "1", "--config=b.yaml"], "--config")
     (['a.yaml', 'b.yaml'], ['--seed', '1'])
     """
-    names: list[str] = []
+    values: list[str] = []
     rest: list[str] = []
     remaining = iter(arguments)
     for argument in remaining:
-        if argument == "--config":
-            name = next(remaining, None)
-            if name is None:
-                raise configs.ConfigError("--config needs the name of a file")
-            names.append(name)
-        elif argument.startswith("--config="):
-            names.append(argument.removeprefix("--config="))
+        if argument == option:
+            value = next(remaining, None)
+            if value is None:
+                raise configs.ConfigError(f"{option} needs a value")
+            values.append(value)
+        elif argument.startswith(f"{option}="):
+            values.append(argument.removeprefix(f"{option}="))
         else:
             rest.append(argument)
-    return names, rest
+    return values, rest
 
 
 def main(arguments: list[str]) -> int:
@@ -60,18 +67,40 @@ def main(arguments: list[str]) -> int:
     if "-h" in arguments or "--help" in arguments:
         print(_help())
         return 0
-    names, rest = split_arguments(arguments)
+    names, rest = split_arguments(arguments, "--config")
+    trusted, rest = split_arguments(rest, "--trust")
+    resumes, rest = split_arguments(rest, "--resume")
     names = names or [configs.DEMO]
     merged = configs.compose(names)
     from fl_lightning.cli import building  # heavy: torch, lightning
 
     if "--print_config" in rest:
         rest.remove("--print_config")
-        print(building.dump(building.parse(merged, rest)), end="")
+        print(building.dump(building.parse(merged, rest, trusted)), end="")
         return 0
-    settings = building.parse(merged, rest)
-    run = building.build(settings, configs.run_name(names))
-    run.execute()
+    settings = building.parse(merged, rest, trusted)
+    return _run(building, settings, configs.run_name(names), resumes[-1] if resumes else "auto")
+
+
+def _run(building: Any, settings: Any, name: str, resume: str) -> int:
+    from fl_lightning.cli.interruption import interruptible
+    from fl_lightning.cli.resuming import folder_of
+
+    folder = folder_of(resume)
+    if folder is not None:
+        if settings.run_dir is not None and Path(settings.run_dir).resolve() != folder.resolve():
+            raise configs.ConfigError(f"--resume {resume} goes on in {folder}: leave out --run_dir {settings.run_dir}")
+        settings.run_dir = str(folder)
+    run = building.build(settings, name)
+    with interruptible(run.loop) as interruption:
+        outcome = run.execute(resume)
+    if outcome is building.Outcome.PAUSED:
+        same = "the same command" if resume != "never" else "the same command with --resume auto"
+        text = f"paused after round {run.loop.round_index} of {run.loop.rounds}: {same} goes on from there"
+        print(text, file=sys.stderr)
+        return interruption.exit_code or 143  # another process was told to stop
+    if outcome is building.Outcome.KEPT:
+        print(f"{run.run_dir}: finished already; --resume never runs it again", file=sys.stderr)
     _report(run.run_dir)
     return 0
 
