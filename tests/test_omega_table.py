@@ -1,7 +1,9 @@
 """Every algorithm against the objective it is predicted to optimise, by the basis trick.
 
-To add an algorithm, add a line to ``ALGORITHMS``: name, sampler, aggregator, and the Omega it should have, as a
-function of w, q, T and A of all clients (up to a factor). Parts are made afresh for each test.
+To add an algorithm, add a line to ``ALGORITHMS``: name, sampler, aggregator, and the Omega it should have, up to a
+factor, as a function of w, q, A and gain: one row for each round, one column for each client. The gain is what A
+becomes at a finite learning rate. Parts are made afresh for each test. ``python tests/test_omega_table.py`` prints the
+errors.
 """
 
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from fl_lightning.aggregators import Aggregator
 from fl_lightning.samplers import Sampler
 
 TOLERANCE = 0.02
+NUM_ROUNDS = 450
 
 SPEC_STATIC = System(
     weights=np.array([0.1, 0.2, 0.15, 0.25, 0.1, 0.2]),
@@ -62,20 +65,117 @@ class Algorithm:
     name: str
     sampler: Callable[[], Sampler]
     aggregator: Callable[[], Aggregator]
-    omega: Callable[..., np.ndarray]  # of w, q, T, A
+    omega: Callable[..., np.ndarray]  # of w, q, A and gain
+    proximal: float = 0.0  # mu of the local solver
+    copies: int = 128  # clients of each kind; fewer where each client is asked for its start or shift
+    server_scale: float = 1.0  # small where clients drift apart and the prediction is a limit for small steps
 
+    def on(self, system: str) -> System:
+        return replace(SYSTEMS[system], proximal=self.proximal, server_scale=self.server_scale)
+
+
+def total(values):
+    """Sum over the clients of each round."""
+    return values.sum(axis=-1, keepdims=True)
+
+
+def fedavg(w, q, a, gain):
+    return w * (1 - q) * gain
+
+
+def fedavg_received(w, q, a, gain):
+    return w * (1 - q) * gain / total(w * (1 - q))
+
+
+def links_corrected(w, q, a, gain):
+    return w * gain
+
+
+def equal_weights(w, q, a, gain):
+    return gain
+
+
+def fednova(w, q, a, gain):
+    """Tau of each round is the mean A of what arrives."""
+    return w * (1 - q) * gain / a * total(w * (1 - q) * a) / total(w * (1 - q))
+
+
+def fednova_omega(w, q, a, gain):
+    return w * (1 - q) * gain / a * total(w * a)
+
+
+def both_corrected(w, q, a, gain):
+    """Tau of each round is the mean A of all clients."""
+    return w * gain / a * total(w * a)
+
+
+def fedacs(w, q, a, gain):
+    return w * gain / a / total(w / ((1 - q) * a))
+
+
+def fedacs_mean(w, q, a, gain):
+    return w * (1 - q) * gain / ((1 - q) * a).mean(axis=0)
+
+
+def incomplete_work(w, q, a, gain):
+    return w * (1 - q) * gain / a * a.max(axis=-1, keepdims=True)
+
+
+def exact(w, q, a, gain):
+    return w
+
+
+IMPORTANCE, UNIFORM, FULL = samplers.Importance, samplers.Uniform, samplers.FullParticipation
+FEDACS = samplers.HeterogeneityAware
+MEAN, NOVA, VARP = aggregators.AnonymousMean, aggregators.NormalizedMean, aggregators.LastKnownUpdates
+AWE, PBC, MOMENTUM = aggregators.EchoedInnovations, aggregators.PostponedBroadcast, aggregators.ServerMomentum
 
 ALGORITHMS = [
-    Algorithm("FedAvg", samplers.Importance, aggregators.AnonymousMean, lambda w, q, t, a: w * (1 - q) * a),
-    Algorithm("FedACS", samplers.HeterogeneityAware, aggregators.AnonymousMean, lambda w, q, t, a: w * a / t),
-    Algorithm("c-a-FedAvg", samplers.Importance, aggregators.CommunicationAware, lambda w, q, t, a: w * a),
+    Algorithm("FedAvg", IMPORTANCE, MEAN, fedavg),
+    Algorithm("FedAvg over what arrived, many draws", IMPORTANCE, lambda: MEAN("received"), fedavg_received),
+    Algorithm("FedAvg, uniform", UNIFORM, MEAN, fedavg),
+    Algorithm("FedAvg, full participation", FULL, MEAN, fedavg),
+    Algorithm("FedProx", IMPORTANCE, MEAN, fedavg, proximal=20.0),
+    Algorithm("FedACS", FEDACS, MEAN, fedacs),
+    Algorithm("FedACS, mean knowledge", lambda: FEDACS("mean"), MEAN, fedacs_mean),
+    Algorithm("FedACS, proximal", FEDACS, MEAN, fedacs, proximal=20.0),
+    Algorithm("c-a-FedAvg", IMPORTANCE, aggregators.CommunicationAware, links_corrected),
+    Algorithm("FedNova", IMPORTANCE, NOVA, fednova),
+    Algorithm("FedNova, tau omega", IMPORTANCE, lambda: NOVA("omega"), fednova_omega),
+    Algorithm("c-a-FedNova", IMPORTANCE, aggregators.CommunicationAwareNormalizedMean, both_corrected),
+    Algorithm("scheme C", IMPORTANCE, aggregators.IncompleteWork, incomplete_work),
+    Algorithm("FedVARP, original", IMPORTANCE, VARP, links_corrected),
+    Algorithm("FedVARP, original, uniform", UNIFORM, VARP, links_corrected),
+    Algorithm("FedVARP, paper", IMPORTANCE, lambda: VARP("paper"), links_corrected),
+    Algorithm("FedVARP, importance", IMPORTANCE, lambda: VARP("importance"), links_corrected),
+    Algorithm("FedVARP, normalised", IMPORTANCE, lambda: VARP(normalize_memory=True), both_corrected),
+    Algorithm("MIFA", IMPORTANCE, aggregators.MemorizedMean, links_corrected),
+    Algorithm("FedStale", IMPORTANCE, aggregators.StaleMixture, links_corrected),
+    Algorithm("FedAU", IMPORTANCE, aggregators.ParticipationIntervals, links_corrected),
+    Algorithm("FedAWE, equal weights", IMPORTANCE, lambda: AWE(weighted=False), equal_weights, copies=12),
+    Algorithm("FedAWE", IMPORTANCE, AWE, links_corrected, copies=12),
+    Algorithm("FedAWE, normalised", IMPORTANCE, lambda: AWE(normalize=True), both_corrected, copies=12),
+    Algorithm("FedPBC", FULL, PBC, links_corrected, copies=8, server_scale=0.5),
+    Algorithm("SCAFFOLD", IMPORTANCE, aggregators.ControlVariates, exact, copies=12),
+    Algorithm("FedAvgM", IMPORTANCE, lambda: MOMENTUM(MEAN(), lr=0.1), fedavg),
+    Algorithm("FedACS with server momentum", FEDACS, lambda: MOMENTUM(MEAN(), lr=0.1), fedacs),
+]
+
+# What is wrong, with the Omega that it was meant to have.
+WRONG = [
+    Algorithm("FedNova, tau received", IMPORTANCE, lambda: NOVA("received"), fednova),
+    Algorithm("FedNova, tau selected", IMPORTANCE, lambda: NOVA("selected"), fednova),
+    Algorithm("SCAFFOLD without ACK", IMPORTANCE, lambda: aggregators.ControlVariates("always"), exact),
 ]
 
 
-def error(algorithm: Algorithm, system: System, num_rounds: int, copies: int, seed: int = 0) -> float:
+def error(algorithm: Algorithm, system: str, num_rounds: int, copies: int, seed: int = 0) -> float:
     """L1 distance of the measured from the predicted weights."""
-    measured = measured_weights(system, algorithm.sampler(), algorithm.aggregator(), num_rounds, copies, seed)
-    return float(np.abs(measured - predicted_weights(system, algorithm.omega, infinitesimal=False)).sum())
+    measured = measured_weights(
+        algorithm.on(system), algorithm.sampler(), algorithm.aggregator(), num_rounds, copies, seed
+    )
+    predicted = predicted_weights(algorithm.on(system), algorithm.omega, False, copies, num_rounds, seed)
+    return float(np.abs(measured - predicted).sum())
 
 
 def by_name(algorithm: Algorithm) -> str:
@@ -85,19 +185,44 @@ def by_name(algorithm: Algorithm) -> str:
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=by_name)
 def test_measured_weights_are_the_predicted_ones(algorithm: Algorithm, system: str) -> None:
-    assert error(algorithm, SYSTEMS[system], num_rounds=2000, copies=16) < TOLERANCE
+    assert error(algorithm, system, NUM_ROUNDS, algorithm.copies) < TOLERANCE
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=by_name)
 def test_reported_weights_are_the_predicted_ones(algorithm: Algorithm, system: str) -> None:
-    reported = reported_weights(SYSTEMS[system], algorithm.sampler(), algorithm.aggregator(), copies=16)
-    predicted = predicted_weights(SYSTEMS[system], algorithm.omega, infinitesimal=True)
-    assert np.abs(reported - predicted).sum() < TOLERANCE
+    """What the plan tells calibration, diagnosis and the log, before anything is drawn."""
+    reported = reported_weights(algorithm.on(system), algorithm.sampler(), algorithm.aggregator(), 64, copies=32)
+    predicted = predicted_weights(algorithm.on(system), algorithm.omega, True, copies=32, num_rounds=64)
+    assert np.abs(reported - predicted).sum() < 0.5 * TOLERANCE
+
+
+@pytest.mark.parametrize("algorithm", WRONG, ids=by_name)
+def test_wrong_variants_miss_the_predicted_weights(algorithm: Algorithm) -> None:
+    assert error(algorithm, "spec-static", 2000, copies=1) > 3 * TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["spec-static", "spec-dynamic"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=by_name)
+def test_measured_weights_with_few_draws_over_many_rounds(algorithm: Algorithm, system: str) -> None:
+    if algorithm.name == "FedAvg over what arrived, many draws":
+        pytest.skip("a ratio of sums, which is biased when few clients are drawn")
+    assert error(algorithm, system, 60_000, copies=1) < TOLERANCE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=by_name)
-def test_measured_weights_with_few_draws_over_many_rounds(algorithm: Algorithm, system: str) -> None:
-    assert error(algorithm, SYSTEMS[system], num_rounds=100_000, copies=1) < TOLERANCE
+def test_postponed_broadcast_with_sampling(system: str) -> None:
+    """Clients that are drawn rarely drift far, so only short steps come close to the prediction."""
+    algorithm = Algorithm("FedPBC, sampled", IMPORTANCE, PBC, links_corrected, server_scale=0.25)
+    assert error(algorithm, system, 1200, copies=32) < TOLERANCE
+
+
+if __name__ == "__main__":
+    print("| algorithm |", " | ".join(SYSTEMS), "|")
+    for each in ALGORITHMS:
+        cells = [f"{error(each, system, NUM_ROUNDS, each.copies):.4f}" for system in SYSTEMS]
+        print(f"| {each.name} |", " | ".join(cells), "|", flush=True)
+    for each in WRONG:
+        print(f"| {each.name} (wrong) | {error(each, 'spec-static', 2000, copies=1):.4f} |", flush=True)

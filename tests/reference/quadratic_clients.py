@@ -1,8 +1,9 @@
 """The basis trick: clients with quadratic losses at unit vectors, so that the model is the weights it optimises.
 
-F_m(x) = |x - e_m|^2 / 2. T steps of plain SGD from x0, each gradient shifted by s, end where
-x0 - x_T = B_m (x0 - e_m + s) with B_m = 1 - (1 - eta)^T. The optimum of sum_m Omega_m F_m is the vector Omega itself.
-Real samplers, channels and aggregators are driven; only local training is replaced by this closed form.
+F_m(x) = |x - e_m|^2 / 2. T steps of SGD from x0, each gradient shifted by s, end where x0 - x_T = B_m (x0 - e_m + s)
+with B_m = 1 - (1 - eta)^T; a proximal term replaces this by (1 - (1 - eta (1 + mu))^T) / (1 + mu). The optimum of sum_m
+Omega_m F_m is the vector Omega itself. Real samplers, channels and aggregators are driven; only local training is
+replaced by this closed form.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,14 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fl_lightning.aggregators import Aggregator
+from fl_lightning.aggregators import Aggregator, ServerOptimizer
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.samplers import Sampler
-from fl_lightning.types import Conditions, Profiles, RoundPlan, RoundResult, Updates
+from fl_lightning.types import Profiles, RoundPlan, RoundResult, Updates
 
-Environment = Callable[
-    [np.random.Generator], tuple[np.ndarray, np.ndarray]
-]  # draws T and q of one kind of clients each
+Formula = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+_BURN_IN_SCALE = 4.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class System:
     max_steps: np.ndarray
     min_failure: np.ndarray  # q is uniform on [min_failure, max_failure] in each round
     max_failure: np.ndarray
+    proximal: float = 0.0  # mu of FedProx
+    server_scale: float = 1.0  # factor on the global step
 
     @property
     def num_kinds(self) -> int:
@@ -49,19 +51,30 @@ class System:
         rates = rng.uniform(self.min_failure, self.max_failure, shape)
         return steps.reshape(num_rounds, -1), rates.reshape(num_rounds, -1)
 
+    def accumulation(self, num_steps: np.ndarray) -> np.ndarray:
+        """A, what the server reckons with: the limit of the gain for flat losses."""
+        return _geometric_sum(num_steps, self.learning_rate * self.proximal)
 
-def gain(num_steps: np.ndarray, learning_rate: float) -> np.ndarray:
-    """B / eta: how much of the client's gradient at its start is in its update."""
-    return (1 - (1 - learning_rate) ** num_steps) / learning_rate
+    def gain(self, num_steps: np.ndarray) -> np.ndarray:
+        """B / eta, the factor on the client's gradient at its start in its update."""
+        return _geometric_sum(num_steps, self.learning_rate * (1 + self.proximal))
+
+    def profiles(self, num_rounds: int, copies: int, seed: int) -> Iterator[Profiles]:
+        weights = np.tile(self.weights / copies, copies)
+        for steps, rates in zip(*self.conditions(num_rounds, copies, seed), strict=True):
+            yield Profiles(weights, steps, rates, self.accumulation(steps))
+
+
+def _geometric_sum(num_steps: np.ndarray, decay: float) -> np.ndarray:
+    """Return sum_{t < T} (1 - decay)^t."""
+    return (1 - (1 - decay) ** num_steps) / decay if decay else num_steps.astype(np.float64)
 
 
 class QuadraticProbe:
     """Answers what samplers ask before they draw."""
 
-    def __init__(self, weights: torch.Tensor, targets: torch.Tensor, num_steps: np.ndarray, learning_rate: float):
-        self.weights, self.targets = weights, targets
-        self.steps, self.learning_rate = num_steps, learning_rate
-        self.num_steps = 0
+    def __init__(self, weights: torch.Tensor, targets: torch.Tensor, num_steps: np.ndarray, gains: torch.Tensor):
+        self.weights, self.targets, self.client_steps, self.gains = weights, targets, num_steps, gains
 
     def losses(self, clients: np.ndarray) -> np.ndarray:
         return (0.5 * (self.gradients(clients) ** 2).sum(dim=1)).numpy()
@@ -70,8 +83,8 @@ class QuadraticProbe:
         return self.weights - self.targets[torch.from_numpy(clients)]
 
     def updates(self, clients: np.ndarray) -> Updates:
-        factors = torch.from_numpy(gain(self.steps[clients], self.learning_rate))
-        return _updates(clients, factors[:, None] * self.gradients(clients), self.steps)
+        gains = self.gains[torch.from_numpy(clients)]
+        return _updates(clients, gains[:, None] * self.gradients(clients), self.client_steps)
 
 
 def _updates(clients: np.ndarray, deltas: torch.Tensor, num_steps: np.ndarray) -> Updates:
@@ -82,6 +95,8 @@ def _gradients(
     aggregator: Aggregator, clients: np.ndarray, weights: torch.Tensor, targets: torch.Tensor
 ) -> torch.Tensor:
     """Return x0 - e_m + s of each client that trains; asks for start and shift only where they are not the default."""
+    while isinstance(aggregator, ServerOptimizer):
+        aggregator = aggregator.aggregator
     kind = type(aggregator)
     gradients = weights - targets[torch.from_numpy(clients)]
     if kind.start is not Aggregator.start:
@@ -98,41 +113,42 @@ def _gradients(
 def measured_weights(
     system: System, sampler: Sampler, aggregator: Aggregator, num_rounds: int, copies: int = 1, seed: int = 0
 ) -> np.ndarray:
-    """Return the time average of the model over the last three quarters of the rounds, (kinds,)."""
-    steps, rates = system.conditions(num_rounds, copies, seed)
-    weights = np.tile(system.weights / copies, copies)
+    """Return the time average of the model, (kinds,).
+
+    The first third of the rounds is left out and makes longer steps, so that the start is forgotten.
+    """
     targets = torch.eye(system.num_kinds, dtype=torch.float64).repeat(copies, 1)
-    gains = torch.from_numpy(gain(steps, system.learning_rate))
     selection, channel = SamplerSelection(sampler, system.num_draws * copies), ChannelFailures()
-    selection.start(lambda: _forecast(system, weights, copies, seed))
+    selection.start(lambda: system.profiles(256, copies, seed + 1000))
     model = torch.full((system.num_kinds,), 1 / system.num_kinds, dtype=torch.float64)
-    aggregator.setup(len(weights), model)
-    total, burn_in = torch.zeros_like(model), num_rounds // 4
-    for index in range(num_rounds):
-        profiles = Profiles(weights, steps[index], rates[index], steps[index].astype(np.float64))
-        probe = QuadraticProbe(model, targets, steps[index], system.learning_rate)
-        cohort = selection.configure_cohort(index + 1, profiles, probe, seed)
+    aggregator.setup(len(targets), model)
+    total, burn_in = torch.zeros_like(model), num_rounds // 3
+    for index, profiles in enumerate(system.profiles(num_rounds, copies, seed), start=1):
+        gains = torch.from_numpy(system.gain(profiles.num_steps))
+        probe = QuadraticProbe(model, targets, profiles.num_steps, gains)
+        cohort = selection.configure_cohort(index, profiles, probe, seed)
         coefficients = aggregator.coefficients(profiles, cohort)
-        plan = RoundPlan(index + 1, profiles, cohort, coefficients, system.learning_rate)
+        scale = system.server_scale * (_BURN_IN_SCALE if index <= burn_in else 1)
+        plan = RoundPlan(index, profiles, cohort, coefficients, system.learning_rate, scale)
         delivered = channel.configure_delivery(plan, seed)
         clients = aggregator.trains(plan, delivered)
-        gradients = _gradients(aggregator, clients, model, targets)
-        updates = _updates(clients, gains[index][torch.from_numpy(clients)][:, None] * gradients, steps[index])
+        deltas = gains[torch.from_numpy(clients)][:, None] * _gradients(aggregator, clients, model, targets)
+        updates = _updates(clients, deltas, profiles.num_steps)
         model = aggregator(model, updates, delivered, plan)
         sampler.observe(RoundResult(plan, delivered, updates, {}, 0.0))
-        if index >= burn_in:
+        if index > burn_in:
             total += model
     return (total / (num_rounds - burn_in)).numpy()
 
 
 def reported_weights(
-    system: System, sampler: Sampler, aggregator: Aggregator, num_rounds: int = 400, copies: int = 1, seed: int = 0
+    system: System, sampler: Sampler, aggregator: Aggregator, num_rounds: int = 200, copies: int = 1, seed: int = 0
 ) -> np.ndarray:
     """Return Omega as sampler and aggregator report it before any draw, over all rounds, (kinds,)."""
-    sampler.start(lambda: _forecast(system, np.tile(system.weights / copies, copies), copies, seed))
     selection = SamplerSelection(sampler, system.num_draws * copies)
+    selection.start(lambda: system.profiles(256, copies, seed + 1000))
     total = np.zeros(system.num_kinds * copies)
-    for profiles in _forecast(system, np.tile(system.weights / copies, copies), copies, seed, num_rounds):
+    for profiles in system.profiles(num_rounds, copies, seed):
         cohort = selection.expected_cohort(profiles)
         plan = RoundPlan(1, profiles, cohort, aggregator.coefficients(profiles, cohort), system.learning_rate)
         total += plan.contribution
@@ -141,16 +157,15 @@ def reported_weights(
 
 
 def predicted_weights(
-    system: System, formula: Callable[..., np.ndarray], infinitesimal: bool, num_rounds: int = 20_000, seed: int = 0
+    system: System, omega: Formula, infinitesimal: bool, copies: int, num_rounds: int = 200, seed: int = 0
 ) -> np.ndarray:
-    """Return the mean of a formula (w, q, T, A) over the conditions, normalised; A is B / eta or, infinitesimal, T."""
-    steps, rates = system.conditions(num_rounds, 1, seed)
-    work = steps if infinitesimal else gain(steps, system.learning_rate)
-    amounts = np.broadcast_to(formula(system.weights, rates, steps, work), steps.shape).mean(axis=0)
-    return amounts / amounts.sum()
+    """Return the mean over the rounds of a formula in w, q, A and gain, normalised, (kinds,).
 
-
-def _forecast(system: System, weights: np.ndarray, copies: int, seed: int, num_rounds: int = 256) -> Iterator[Profiles]:
-    for steps, rates in zip(*system.conditions(num_rounds, copies, seed + 1000), strict=True):
-        conditions = Conditions(steps, rates)
-        yield Profiles(weights, conditions.num_steps, conditions.failure_rates, steps.astype(np.float64))
+    ``infinitesimal`` takes the gain at vanishing learning rate, which is A.
+    """
+    steps, rates = system.conditions(num_rounds, copies, seed)
+    weights, accumulation = np.tile(system.weights / copies, copies), system.accumulation(steps)
+    gains = accumulation if infinitesimal else system.gain(steps)
+    amounts = np.broadcast_to(omega(weights, rates, accumulation, gains), steps.shape)
+    kinds = amounts.mean(axis=0).reshape(copies, -1).sum(axis=0)
+    return kinds / kinds.sum()
