@@ -10,6 +10,7 @@ import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.callbacks.radio import RayleighOutage
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Conditions, IntVector, Vector
 
@@ -58,6 +59,7 @@ class HeterogeneitySchedule(Callback):
             change, ``round`` (from 1; after the last round it starts again).
         dynamic: With groups, draw anew in each round; otherwise once.
         unit: What T counts: ``iterations`` (optimizer steps) or ``epochs`` (passes over the client's data).
+        radio: Failure rates from distance and signal strength, in place of those of groups, numbers or trace.
     """
 
     def __init__(
@@ -68,17 +70,18 @@ class HeterogeneitySchedule(Callback):
         trace: str | None = None,
         dynamic: bool = True,
         unit: str = "iterations",
+        radio: RayleighOutage | None = None,
     ) -> None:
         if unit not in ("iterations", "epochs"):
             raise ValueError(f"unit={unit!r} is unknown: use 'iterations' or 'epochs'")
         fixed = num_steps is not None or failure_rates is not None
         if (groups is not None) + fixed + (trace is not None) != 1:
             raise ValueError("give exactly one of: groups, num_steps with failure_rates, trace")
-        if fixed and (num_steps is None or failure_rates is None):
-            raise ValueError("num_steps and failure_rates go together: give both")
+        if fixed and (num_steps is None or (failure_rates is None and radio is None)):
+            raise ValueError("num_steps and failure_rates go together: give both (or num_steps and radio)")
         self.groups = [_checked_group(group) for group in groups] if groups is not None else None
         self.num_steps, self.failure_rates = num_steps, failure_rates
-        self.dynamic, self.unit = dynamic, unit
+        self.dynamic, self.unit, self.radio = dynamic, unit, radio
         self._trace = read_trace(Path(trace)) if trace is not None else None
 
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
@@ -92,7 +95,9 @@ class HeterogeneitySchedule(Callback):
             num_steps, rates = _draw_groups(self.groups, num_clients, rng)
         else:
             num_steps = np.rint(_spread("num_steps", self.num_steps, num_clients)).astype(np.int64)
-            rates = _spread("failure_rates", self.failure_rates, num_clients)
+            rates = _spread("failure_rates", 0.0 if self.failure_rates is None else self.failure_rates, num_clients)
+        if self.radio is not None:
+            rates = self.radio(num_clients, round_index, seed)
         _check_values(num_steps, rates)
         return Conditions(num_steps * steps_per_epoch if self.unit == "epochs" else num_steps, rates)
 
@@ -166,8 +171,7 @@ def read_trace(path: Path) -> list[tuple[IntVector, Vector]]:
         ]
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"trace file {path} is not a table with columns client, num_steps, failure_rate (and round): "
-            f"{error!r}"
+            f"trace file {path} is not a table with columns client, num_steps, failure_rate (and round): {error!r}"
         ) from None
     return _rounds_of(path, values)
 

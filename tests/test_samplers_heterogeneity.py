@@ -77,10 +77,6 @@ def _basis_weights(sampler: Sampler, num_rounds: int, seed: int) -> np.ndarray:
     return total / (num_rounds - num_rounds // 2)
 
 
-def test_mean_knowledge_is_consistent_on_average() -> None:
-    assert np.abs(_basis_weights(HeterogeneityAware("mean"), 20_000, 0) - W).sum() < 0.04  # 0.014 plus noise
-
-
 def test_estimates_find_the_unknown_rates_and_the_wanted_objective() -> None:
     sampler = HeterogeneityAware("estimated")
     assert np.abs(_basis_weights(sampler, 20_000, 1) - W).sum() < 0.04

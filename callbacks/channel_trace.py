@@ -1,0 +1,67 @@
+"""TraceChannel: deliveries as they were recorded."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import numpy as np
+import numpy.typing as npt
+from lightning.pytorch.callbacks import Callback
+
+from fl_lightning.types import IntVector, RoundPlan
+
+_ARRIVED = {"1": True, "true": True, "0": False, "false": False}
+
+
+class TraceChannel(Callback):
+    """Delivers what a file says: no chance, and the failure rates of the schedule have no part in it.
+
+    They are still what samplers and aggregators believe; where they should be those of the trace, give the schedule
+    ``1 - channel.arrived.mean(axis=0)``.
+
+    Args:
+        path: A CSV or JSON file with columns ``client`` (from 0), ``round`` (from 1; after the last round it starts
+            again) and ``arrived`` (1 or 0, true or false).
+
+    Attributes:
+        arrived: Whether the upload of each client arrives in each round, (rounds, M).
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.arrived = read_deliveries(Path(path))
+
+    def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
+        """Return for each client how many of its draws arrive, (M,)."""
+        counts = plan.cohort.counts
+        if self.arrived.shape[1] != len(counts):
+            raise ValueError(f"{self.path} has {self.arrived.shape[1]} clients, but the federation has {len(counts)}")
+        return np.where(self.arrived[(plan.index - 1) % len(self.arrived)], counts, 0)
+
+
+def read_deliveries(path: Path) -> npt.NDArray[np.bool_]:
+    """Return whether each upload of a trace file arrives, (rounds, M)."""
+    if not path.is_file():
+        raise FileNotFoundError(f"trace file {path} does not exist")
+    try:
+        if path.suffix == ".json":
+            rows: list[dict[str, Any]] = json.loads(path.read_text())
+        else:
+            with path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+        values = {
+            (int(row["round"]), int(row["client"])): _ARRIVED[str(row["arrived"]).strip().lower()] for row in rows
+        }
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"trace file {path} is not a table with columns client, round and arrived (1 or 0): {error!r}"
+        ) from None
+    num_rounds, num_clients = (max((key[part] for key in values), default=0) for part in (0, 1))
+    wanted = {(index, client) for index in range(1, num_rounds + 1) for client in range(num_clients + 1)}
+    if not values or len(rows) != len(values) or set(values) != wanted:
+        raise ValueError(
+            f"trace file {path} must have each client (from 0) once in each round (from 1), and nothing else"
+        )
+    return np.array([values[key] for key in sorted(values)]).reshape(num_rounds, num_clients + 1)
