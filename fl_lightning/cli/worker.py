@@ -1,8 +1,8 @@
 """A process that runs federations one after the other for ``fl-lightning compare``.
 
 Importing torch and Lightning takes seconds, so a worker imports once and makes many runs. Orders come in as lines of
-JSON on standard input, events go out as lines of JSON on standard output. When standard input closes, because the parent
-is done or was killed, the worker ends at once: no run goes on without somebody to see it.
+JSON on standard input, events go out as lines of JSON on standard output. When standard input closes, because the
+parent is done or was killed, the worker ends at once: no run goes on without somebody to see it.
 """
 
 import json

@@ -1,0 +1,180 @@
+"""Line charts for the page: stretched SVG for the lines, ordinary text for the words, so that both fit any width."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from fl_lightning.report.scales import SIZE, Scale, apart, dots, line, nice_top, points, tick_label
+from fl_lightning.report.statistics import Band, Vector
+
+_LABEL_GAP = 14.5  # pixels
+_INFINITE = 9e99
+_STRETCH = 3  # how many times the median's cost the highest may be on a linear axis
+
+
+@dataclass(frozen=True)
+class Series:
+    """One algorithm on a chart; the index is its place in the ranking and names its colour."""
+
+    index: int
+    name: str
+    band: Band
+    is_reference: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The classes of its marks."""
+        return f"e e{self.index}" + " ref" * self.is_reference
+
+
+@dataclass(frozen=True)
+class Chart:
+    """How a line chart looks."""
+
+    identity: str
+    x_label: str
+    y_label: str
+    height: int = 260  # pixels
+    marks: tuple[float, ...] = ()  # thresholds
+    logarithmic: bool = False
+    floor: float = 1e-6  # of a logarithmic axis
+    direct_labels: bool = False
+
+
+def svg(*paths: str) -> str:
+    """Return an SVG that fills whatever holds it."""
+    frame = f'viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none" aria-hidden="true"'
+    return f"<svg {frame}>{''.join(paths)}</svg>"
+
+
+def stroke(kind: str, path: str) -> str:
+    """Return one path."""
+    return f'<path class="{kind}" d="{path}"/>' if path else ""
+
+
+def grid(y: Scale, wanted: int = 5) -> str:
+    """Return the horizontal lines at the ticks."""
+    rows = [points(Scale(0, 1), y, np.zeros(1), np.array([tick]))[0][1] for tick in y.ticks(wanted)]
+    return stroke("grid", "".join(f"M0 {row}h{SIZE}" for row in rows))
+
+
+def tick_words(x: Scale | None, y: Scale | None, wanted: int = 5) -> str:
+    """Return the numbers along the axes."""
+    across = x.ticks(wanted + 1) if x else []
+    down = y.ticks(wanted) if y else []
+    left = x.share(np.array(across)) if x else np.empty(0)
+    top = 1 - y.share(np.array(down)) if y else np.empty(0)
+    words = [
+        f'<i class="xt" style="left:{p * 100:.2f}%">{tick_label(v)}</i>' for v, p in zip(across, left, strict=True)
+    ]
+    words += [f'<i class="yt" style="top:{p * 100:.2f}%">{tick_label(v)}</i>' for v, p in zip(down, top, strict=True)]
+    return "".join(words)
+
+
+def _across(series: Sequence[Series]) -> Scale:
+    """Return the x-axis: logarithmic where some spend so much more than most that the rest would be pressed together."""
+    ends = sorted(float(s.band.x[-1]) for s in series) or [1.0]
+    starts = [float(s.band.x[0]) for s in series if s.band.x[0] > 0]
+    if starts and ends[-1] > _STRETCH * ends[len(ends) // 2]:
+        middle = sorted(starts)[len(starts) // 2]
+        return Scale(min(middle, ends[0]), ends[-1], True)
+    return Scale(0.0, ends[-1])
+
+
+def _up(chart: Chart, series: Sequence[Series]) -> Scale:
+    highest = [float(s.band.high[np.isfinite(s.band.high)].max(initial=0.0)) for s in series]
+    top = max([*highest, *chart.marks], default=1.0)
+    if not chart.logarithmic:
+        return Scale(0.0, nice_top(top))
+    lowest = [float(np.min(s.band.mean, initial=top)) for s in series]
+    low = 10.0 ** math.floor(math.log10(max(chart.floor, min(lowest, default=chart.floor))))
+    return Scale(low, max(10 * low, 10.0 ** math.ceil(math.log10(max(top, low)))), True)
+
+
+def _paths(x: Scale, y: Scale, series: Sequence[Series]) -> str:
+    bands, lines = [], []
+    for one in reversed(series):  # the best on top
+        band = one.band
+        if len(band.x) == 1:
+            lines.append(stroke(f"dot {one.kind}", dots(points(x, y, band.x, band.mean))))
+            continue
+        if not np.array_equal(band.low, band.high):
+            edge = points(x, y, band.x, band.high) + points(x, y, band.x, band.low)[::-1]
+            bands.append(stroke(f"band {one.kind}", line(edge) + "z"))
+        lines.append(stroke(f"line {one.kind}", line(points(x, y, band.x, band.mean))))
+    return "".join(bands + lines)
+
+
+def _direct_labels(chart: Chart, y: Scale, series: Sequence[Series]) -> str:
+    """Return the names at the ends of their lines, moved apart, with thin leaders."""
+    room = int(chart.height / _LABEL_GAP)
+    shown = list(series[:room])
+    ends = [float((1 - y.share(one.band.mean[-1:]))[0]) * chart.height for one in shown]
+    places = apart(ends, _LABEL_GAP, 0, chart.height)
+    names = "".join(
+        f'<b class="label {one.kind}" data-e="{one.index}" style="top:{place:.1f}px">{escape(one.name)}</b>'
+        for one, place in zip(shown, places, strict=True)
+    )
+    leaders = "".join(
+        f'<path class="leader {one.kind}" d="M1 {end:.1f}L13 {place:.1f}"/>'
+        for one, end, place in zip(shown, ends, places, strict=True)
+    )
+    return f'<svg class="leaders" width="14" height="{chart.height}" aria-hidden="true">{leaders}</svg>{names}'
+
+
+def rounded(values: Vector) -> list[float | None]:
+    """Return values with four digits, to be sent along with the page; what is infinite is told by a huge number."""
+    finite = np.clip(values, -_INFINITE, _INFINITE).tolist()
+    return [None if math.isnan(value) else float(f"{value:.4g}") for value in finite]
+
+
+def line_chart(chart: Chart, series: Sequence[Series]) -> tuple[str, dict[str, Any]]:
+    """Return a chart and the values that hovering over it shows."""
+    drawn = [one for one in series if len(one.band.x)]
+    x, y = _across(drawn), _up(chart, drawn)
+    marks = "".join(
+        stroke("mark", f"M0 {points(x, y, np.zeros(1), np.array([mark]))[0][1]}h{SIZE}") for mark in chart.marks
+    )
+    mark_words = "".join(
+        f'<i class="mt" style="top:{float((1 - y.share(np.array([mark])))[0]) * 100:.2f}%">target {mark:g}</i>'
+        for mark in chart.marks
+    )
+    labels = _direct_labels(chart, y, drawn) if chart.direct_labels else ""
+    wide = " labelled" if chart.direct_labels else ""
+    html = (
+        f'<div class="chart{wide}" id="{chart.identity}" style="--h:{chart.height}px" role="img" '
+        f'aria-label="{escape(chart.y_label)} against {escape(chart.x_label)}">'
+        f'<p class="yl">{escape(chart.y_label)}</p>'
+        f'<div class="plot" data-chart="{chart.identity}">'
+        f"{svg(grid(y), marks, _paths(x, y, drawn))}{tick_words(x, y)}{mark_words}{labels}"
+        f'<div class="cursor"></div></div>'
+        f'<p class="xl">{escape(chart.x_label)}{", logarithmic" * x.logarithmic}</p></div>'
+    )
+    values = {
+        "x": [x.low, x.high],
+        "y": [y.low, y.high],
+        "xlog": x.logarithmic,
+        "ylog": y.logarithmic,
+        "xl": chart.x_label,
+        "s": [
+            {
+                "i": one.index,
+                "x": rounded(one.band.x),
+                "m": rounded(one.band.mean),
+                "l": rounded(one.band.low),
+                "h": rounded(one.band.high),
+            }
+            for one in drawn
+        ],
+    }
+    return html, values
+
+
+def embedded(values: Any) -> str:
+    """Return JSON that can stand inside a script element."""
+    return json.dumps(values, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

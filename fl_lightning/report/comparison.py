@@ -1,0 +1,206 @@
+"""A comparison: runs grouped by algorithm, the reference, the targets."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fl_lightning.report import statistics
+from fl_lightning.report.loading import Run
+from fl_lightning.report.statistics import Band, Cost, Paired, Spread, Vector
+
+AXES = {"round": "rounds", "local_steps": "local steps", "computation_time": "simulated computation time (s)"}
+METRICS = {"test_accuracy": "test accuracy", "distance": "distance to the optimum", "test_loss": "test loss"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One algorithm with its runs, ascending by seed."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    def final(self, metric: str) -> dict[int, float]:
+        """Return the last evaluated value of each seed."""
+        return {run.seed: _last(run.metrics.get(metric)) for run in self.runs}
+
+    def best(self, metric: str) -> dict[int, float]:
+        """Return the best value of each seed."""
+        choose = np.nanmax if metric == "test_accuracy" else np.nanmin
+        known = {run.seed: run.metrics[metric] for run in self.runs if metric in run.metrics}
+        return {seed: float(choose(v)) if not np.isnan(v).all() else math.nan for seed, v in known.items()}
+
+    def reached(self, target: float, axis: str) -> dict[int, float | None]:
+        """Return what each seed had spent when it first reached the target; None for never."""
+        spent: dict[int, float | None] = {}
+        for run in self.runs:
+            position = statistics.first_crossing(run.metrics.get("test_accuracy", np.empty(0)), target)
+            spent[run.seed] = None if position is None else float(run.metrics[axis][position])
+        return spent
+
+    def band(self, axis: str, metric: str, num_points: int) -> Band:
+        """Return a metric along an axis, over the seeds."""
+        curves = [
+            (run.metrics[axis], run.metrics[metric])
+            for run in self.runs
+            if axis in run.metrics and metric in run.metrics
+        ]
+        return statistics.band(curves, num_points)
+
+    def client_mean(self, column: str) -> Vector:
+        """Return a column of ``clients.csv``, averaged over the seeds."""
+        columns = [run.clients[column] for run in self.runs if column in run.clients]
+        lengths = {len(values) for values in columns}
+        return np.mean(columns, axis=0) if len(lengths) == 1 else np.empty(0)
+
+    @cached_property
+    def class_accuracy(self) -> Vector:
+        """Final accuracy of each class, averaged over the seeds."""
+        rows = [run.summary.get("per_class_accuracy") or [] for run in self.runs]
+        rows = [row for row in rows if row]
+        return np.mean(rows, axis=0) if rows and len({len(row) for row in rows}) == 1 else np.empty(0)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All algorithms, best first."""
+
+    entries: tuple[Entry, ...]
+    reference: Entry
+    metric: str
+    targets: tuple[float, ...]
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds that any algorithm has."""
+        return sorted({run.seed for entry in self.entries for run in entry.runs})
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs."""
+        return [run for entry in self.entries for run in entry.runs]
+
+    @property
+    def data(self) -> str:
+        """The data set's name."""
+        return self.entries[0].runs[0].data
+
+    def spread(self, entry: Entry) -> Spread:
+        """Return mean and deviation of the final metric."""
+        return statistics.spread(list(entry.final(self.metric).values()))
+
+    def paired(self, entry: Entry) -> Paired:
+        """Return the final metric's differences to the reference."""
+        return statistics.paired(entry.final(self.metric), self.reference.final(self.metric))
+
+    def cost(self, entry: Entry, target: float, axis: str) -> Cost:
+        """Return what it took to reach a target."""
+        return statistics.cost(entry.reached(target, axis), self.reference.reached(target, axis))
+
+    @cached_property
+    def differences(self) -> dict[str, dict[str, Any]]:
+        """The settings in which the algorithms differ: key, then algorithm, then value."""
+        settings = {entry.name: entry.runs[0].settings for entry in self.entries}
+        keys = sorted({key for table in settings.values() for key in table})
+        return {
+            key: {name: table.get(key) for name, table in settings.items()}
+            for key in keys
+            if len({_text(table.get(key)) for table in settings.values()}) > 1
+        }
+
+    @cached_property
+    def unpaired(self) -> list[str]:
+        """Algorithms that met other conditions (T, q, data sizes) than the reference under the same seed."""
+        own = {run.seed: run for run in self.reference.runs}
+        columns = ("size", "num_steps", "failure_rate")
+        return [
+            entry.name
+            for entry in self.entries
+            if any(
+                not np.array_equal(run.clients.get(column), own[run.seed].clients.get(column))
+                for run in entry.runs
+                if run.seed in own and len(run.metrics["round"]) == len(own[run.seed].metrics["round"])
+                for column in columns
+                if column in run.clients
+            )
+        ]
+
+
+def _last(values: Vector | None) -> float:
+    known = values[~np.isnan(values)] if values is not None else np.empty(0)
+    return float(known[-1]) if len(known) else math.nan
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def grouped(runs: Sequence[Run]) -> list[Entry]:
+    """Return one entry for each algorithm; the same name with other settings gets them into its name."""
+    variants: dict[str, dict[str, list[Run]]] = {}
+    for run in runs:
+        variants.setdefault(run.algorithm, {}).setdefault(_text(run.settings), []).append(run)
+    entries = []
+    for algorithm, by_settings in variants.items():
+        tables = [members[0].settings for members in by_settings.values()]
+        different = [
+            key
+            for key in sorted({key for table in tables for key in table})
+            if len({_text(t.get(key)) for t in tables}) > 1
+        ]
+        for members, table in zip(by_settings.values(), tables, strict=True):
+            words = [f"{key.rpartition('.')[2]}={_short(table.get(key))}" for key in different[:3]]
+            name = " ".join([algorithm, *words])
+            entries.append(Entry(name, tuple(sorted(members, key=lambda run: run.seed))))
+    return entries
+
+
+def _short(value: Any) -> str:
+    return str(value).rpartition(".")[2] if isinstance(value, str) else _text(value)
+
+
+def default_targets(entries: Sequence[Entry]) -> tuple[float, ...]:
+    """Return the configured target, and the highest tenth below it that at least half of the algorithms always reach.
+
+    The second one is chosen by all algorithms together, not by the reference, and keeps the table from being empty.
+    """
+    configured = {run.summary.get("target_accuracy") for entry in entries for run in entry.runs}
+    targets = sorted(float(value) for value in configured if isinstance(value, (int, float)))
+    limit = targets[0] if targets else 1.0
+    for step in range(9, 0, -1):
+        lower = step / 10
+        always = sum(None not in entry.reached(lower, "round").values() for entry in entries)
+        if lower < limit and 2 * always >= len(entries):
+            return (lower, *targets)
+    return tuple(targets)
+
+
+def compare(runs: Sequence[Run], reference: str = "fedacs", targets: Sequence[float] = ()) -> Comparison:
+    """Group the runs and rank the algorithms by their final metric.
+
+    Raises:
+        ValueError: There are no runs, or they have no metric in common.
+    """
+    if not runs:
+        raise ValueError("there is no finished run to report")
+    entries = grouped(runs)
+    metric = next((name for name in METRICS if all(name in run.metrics for run in runs)), None)
+    if metric is None:
+        raise ValueError(f"the runs have no metric in common: wanted one of {', '.join(METRICS)}")
+    sign = -1 if metric == "test_accuracy" else 1
+
+    def rank(entry: Entry) -> tuple[float, str]:
+        mean = statistics.spread(list(entry.final(metric).values())).mean
+        return (math.inf if math.isnan(mean) else sign * mean, entry.name)
+
+    entries.sort(key=rank)
+    named = [entry for entry in entries if entry.name == reference] or [
+        entry for entry in entries if entry.runs[0].algorithm == reference
+    ]
+    fallback = min(entries, key=lambda entry: entry.name)
+    chosen = tuple(targets) if targets else default_targets(entries) if metric == "test_accuracy" else ()
+    return Comparison(tuple(entries), named[0] if named else fallback, metric, chosen)

@@ -1,0 +1,178 @@
+"""The statistics of a comparison, as pure functions over numbers that come from the runs' files."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Vector: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation over seeds."""
+
+    mean: float
+    deviation: float  # NaN for a single seed
+    count: int
+
+
+@dataclass(frozen=True)
+class Band:
+    """A curve over seeds: the mean, the lowest and the highest value at each point."""
+
+    x: Vector
+    mean: Vector
+    low: Vector
+    high: Vector
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Differences to the reference on the seeds that both have."""
+
+    differences: Vector
+    mean: float
+    low: float  # ends of the confidence interval, NaN for fewer than two seeds
+    high: float
+    sign_test: float  # two-sided p-value
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What it took to reach a target."""
+
+    mean: float  # over the seeds that reached it, NaN for none
+    reached: int
+    count: int
+    ratio: float  # to the reference, over the seeds where both reached it, NaN for none
+
+
+def spread(values: Sequence[float]) -> Spread:
+    r"""Return mean and standard deviation, :math:`\sqrt{\sum_s (x_s - \bar x)^2 / (n - 1)}`; NaN values are left out.
+
+    >>> spread([1.0, 2.0, 3.0])
+    Spread(mean=2.0, deviation=1.0, count=3)
+    """
+    known = np.asarray([value for value in values if not math.isnan(value)], dtype=np.float64)
+    mean = float(known.mean()) if len(known) else math.nan
+    return Spread(mean, float(known.std(ddof=1)) if len(known) > 1 else math.nan, len(known))
+
+
+def confidence_interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    r"""Return Student's interval for the mean of paired differences, :math:`\bar d \pm t_{n-1} s / \sqrt n`.
+
+    >>> [round(end, 4) for end in confidence_interval([1.0, 2.0, 3.0])]
+    [-0.4841, 4.4841]
+    """
+    count = len(differences)
+    if count < 2:
+        return math.nan, math.nan
+    from scipy.special import stdtrit
+
+    values = np.asarray(differences, dtype=np.float64)
+    half = float(stdtrit(count - 1, 0.5 + level / 2)) * float(values.std(ddof=1)) / math.sqrt(count)
+    return float(values.mean()) - half, float(values.mean()) + half
+
+
+def sign_test(differences: Sequence[float]) -> float:
+    r"""Return the exact two-sided p-value of the sign test, :math:`2 P(B \le \min(n_+, n_-))`; ties are left out.
+
+    >>> sign_test([1.0, 2.0, 3.0]), sign_test([1.0, -1.0]), sign_test([0.0])
+    (0.25, 1.0, 1.0)
+    """
+    positive, negative = sum(value > 0 for value in differences), sum(value < 0 for value in differences)
+    total = positive + negative
+    tail = sum(math.comb(total, k) for k in range(min(positive, negative) + 1))
+    return min(1.0, 2 * tail / 2**total)
+
+
+def paired(values: Mapping[int, float], reference: Mapping[int, float]) -> Paired:
+    """Compare two algorithms on the seeds that both have.
+
+    >>> result = paired({0: 0.5, 1: 0.7}, {0: 0.4, 1: 0.6, 2: 0.9})
+    >>> result.differences.round(3).tolist(), result.sign_test
+    ([0.1, 0.1], 0.5)
+    """
+    seeds = sorted(values.keys() & reference.keys())
+    differences = [values[seed] - reference[seed] for seed in seeds]
+    known = [value for value in differences if not math.isnan(value)]
+    low, high = confidence_interval(known)
+    mean = float(np.mean(known)) if known else math.nan
+    return Paired(np.asarray(known, dtype=np.float64), mean, low, high, sign_test(known))
+
+
+def first_crossing(accuracies: Vector, target: float) -> int | None:
+    """Return the first position at which the accuracy is at least the target; None for never.
+
+    >>> first_crossing(np.array([0.1, 0.6, 0.4, 0.8]), 0.5), first_crossing(np.array([0.1]), 0.5)
+    (1, None)
+    """
+    reached = np.flatnonzero(accuracies >= target)
+    return int(reached[0]) if len(reached) else None
+
+
+def cost(values: Mapping[int, float | None], reference: Mapping[int, float | None]) -> Cost:
+    """Summarise what each seed took to reach the target (None: never), with the ratio to the reference.
+
+    The ratio is that of the means over the seeds on which both reached it, so that a hard seed which only one of them
+    mastered does not count against that one.
+
+    >>> cost({0: 30.0, 1: 50.0, 2: None}, {0: 15.0, 1: 25.0, 2: 90.0})
+    Cost(mean=40.0, reached=2, count=3, ratio=2.0)
+    """
+    known = {seed: value for seed, value in values.items() if value is not None}
+    others = {seed: value for seed, value in reference.items() if value is not None}
+    both = sorted(known.keys() & others.keys())
+    under = sum(others[seed] for seed in both)
+    ratio = sum(known[seed] for seed in both) / under if both and under else math.nan
+    mean = sum(known.values()) / len(known) if known else math.nan
+    return Cost(mean, len(known), len(values), ratio)
+
+
+def held(x: Vector, y: Vector, grid: Vector) -> Vector:
+    """Return the last known value at each grid point, NaN before the first: a model is as good as when last evaluated.
+
+    >>> held(np.array([1.0, 3.0]), np.array([0.2, 0.4]), np.array([0.0, 1.0, 2.0, 3.0])).tolist()
+    [nan, 0.2, 0.2, 0.4]
+    """
+    position = np.searchsorted(x, grid, side="right") - 1
+    return np.where(position >= 0, y[np.maximum(position, 0)], np.nan)
+
+
+def band(curves: Sequence[tuple[Vector, Vector]], num_points: int) -> Band:
+    """Return mean, lowest and highest of several curves on one grid, as far as all of them go.
+
+    Where all curves have the same x (rounds), the grid is made of those; elsewhere it is even and curves are held.
+
+    >>> x = np.array([1.0, 2.0])
+    >>> band([(x, np.array([0.1, 0.3])), (x, np.array([0.3, 0.5]))], 10).mean.tolist()
+    [0.2, 0.4]
+    """
+    kept = [(x[~np.isnan(y)], y[~np.isnan(y)]) for x, y in curves]
+    kept = [(x, y) for x, y in kept if len(x)]
+    if not kept:
+        empty = np.empty(0)
+        return Band(empty, empty, empty, empty)
+    first, last = max(x[0] for x, _ in kept), min(x[-1] for x, _ in kept)
+    shared = kept[0][0][kept[0][0] <= last]
+    if all(np.array_equal(x[x <= last], shared) for x, _ in kept):
+        grid = shared[np.unique(np.rint(np.linspace(0, len(shared) - 1, min(num_points, len(shared)))).astype(int))]
+    else:
+        grid = np.linspace(first, max(first, last), num_points)
+    values = np.stack([held(x, y, grid) for x, y in kept])
+    return Band(grid, values.mean(0), values.min(0), values.max(0))
+
+
+def binned(values: Vector, num_bins: int) -> Vector:
+    """Return the means of equal stretches, so that a million clients can be drawn.
+
+    >>> binned(np.arange(6.0), 3).tolist(), binned(np.arange(2.0), 3).tolist()
+    ([0.5, 2.5, 4.5], [0.0, 1.0])
+    """
+    if len(values) <= num_bins:
+        return values
+    return np.array([part.mean() for part in np.array_split(values, num_bins)])

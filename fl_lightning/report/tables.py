@@ -1,0 +1,206 @@
+"""The tables of a report, for people (Markdown, LaTeX) and for programs (CSV with all digits)."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fl_lightning.report.comparison import METRICS, Comparison, Entry
+
+NEVER = "–"
+_COSTS = {"round": "rounds", "local_steps": "local steps", "computation_time": "computation time"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its words for people and its numbers for programs."""
+
+    name: str
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    records: tuple[Mapping[str, Any], ...]
+    note: str = ""
+
+    def to_csv(self) -> str:
+        """Return the numbers."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(self.records[0]) if self.records else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: "" if _is_nan(value) else value for key, value in row.items()} for row in self.records)
+        return text.getvalue()
+
+    def to_markdown(self) -> str:
+        """Return the words as a Markdown table."""
+        lines = [self.header, tuple("---" for _ in self.header), *self.rows]
+        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines)
+        return f"**{self.title}**\n\n{body}\n\n{self.note}\n"
+
+    def to_latex(self) -> str:
+        """Return the words as a LaTeX table (needs the package booktabs)."""
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_tex(self.title)}. {_tex(self.note)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
+            r"\toprule",
+            " & ".join(map(_tex, self.header)) + r" \\",
+            r"\midrule",
+            *(" & ".join(map(_tex, row)) + r" \\" for row in self.rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _is_nan(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+_TEX = {
+    "&": r"\&",
+    "%": r"\%",
+    "_": r"\_",
+    "#": r"\#",
+    "$": r"\$",
+    "{": r"\{",
+    "}": r"\}",
+    "±": r"$\pm$",
+    "–": "--",
+} | {
+    "×": r"$\times$",
+    "−": "$-$",
+    "≥": r"$\geq$",
+    "\\": r"\textbackslash{}",
+    "Ω": r"$\Omega$",
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(letter, letter) for letter in text)
+
+
+def number(value: float, digits: int = 3, sign: bool = False) -> str:
+    """Return a number for people, with a real minus; a dash when there is none.
+
+    >>> number(-0.0123), number(0.5, sign=True), number(float("nan"))
+    ('−0.012', '+0.500', '–')
+    """
+    if math.isnan(value):
+        return NEVER
+    return f"{value:{'+' if sign else ''}.{digits}f}".replace("-", "−")
+
+
+def count(value: float) -> str:
+    """Return a rounded count with thin groups of thousands.
+
+    >>> count(12345.6), count(37.0)
+    ('12 346', '37')
+    """
+    return NEVER if math.isnan(value) else f"{value:,.0f}".replace(",", " ")
+
+
+def final_table(comparison: Comparison) -> Table:
+    """Return the final metric of each algorithm with its paired difference to the reference."""
+    metric, reference = comparison.metric, comparison.reference
+    rows, records = [], []
+    for entry in comparison.entries:
+        final, best, pair = comparison.spread(entry), entry.best(metric), comparison.paired(entry)
+        mean_best = sum(best.values()) / len(best)
+        own = entry is reference
+        interval = NEVER if math.isnan(pair.low) else f"[{number(pair.low, sign=True)}, {number(pair.high, sign=True)}]"
+        wins, losses = int((pair.differences > 0).sum()), int((pair.differences < 0).sum())
+        deviation = "" if math.isnan(final.deviation) else f" ± {number(final.deviation)}"
+        rows.append(
+            (
+                entry.name,
+                f"{number(final.mean)}{deviation}",
+                number(mean_best),
+                "" if own else number(pair.mean, sign=True),
+                "" if own else interval,
+                "" if own else f"{wins} / {losses}",
+                "" if own else number(pair.sign_test, 2),
+            )
+        )
+        records.append(
+            {
+                "algorithm": entry.name,
+                "seeds": final.count,
+                f"final_{metric}": final.mean,
+                "standard_deviation": final.deviation,
+                f"best_{metric}": mean_best,
+                "difference": pair.mean,
+                "interval_low": pair.low,
+                "interval_high": pair.high,
+                "seeds_above": wins,
+                "seeds_below": losses,
+                "sign_test_p": pair.sign_test,
+            }
+        )
+    name = METRICS[metric]
+    header = ("algorithm", f"final {name}", "best", f"− {reference.name}", "95 % interval", "above / below", "p")
+    return Table("final", f"Final {name}", header, tuple(rows), tuple(records), _final_note(comparison))
+
+
+def _final_note(comparison: Comparison) -> str:
+    smallest = 2.0 ** (1 - len(comparison.seeds))
+    return (
+        "Mean ± standard deviation over seeds, last round. Differences are paired by seed; the interval is Student's, "
+        "for one comparison at a time, not corrected for their number; p is the exact two-sided sign test, which "
+        f"with {len(comparison.seeds)} seeds cannot go below {min(1.0, smallest):.2g}."
+    )
+
+
+def target_table(comparison: Comparison, target: float) -> Table:
+    """Return what each algorithm spends to reach a target, with ratios to the reference."""
+    rows, records = [], []
+    for entry in comparison.entries:
+        cells, record = _target_row(comparison, entry, target)
+        rows.append(cells)
+        records.append(record)
+    own = comparison.reference.name
+    header = ("algorithm", "seeds", *(word for what in _COSTS.values() for word in (what, f"× {own}")))
+    note = (
+        f"Cost up to the first evaluation with accuracy ≥ {target:g}, mean over the seeds that reached it; {NEVER} for "
+        "never. Ratios over the seeds on which both reached it. Lost clients' work counts."
+    )
+    title = f"Cost to reach {target:g} test accuracy"
+    return Table(f"target_{target:g}".replace(".", "_"), title, header, tuple(rows), tuple(records), note)
+
+
+def _target_row(comparison: Comparison, entry: Entry, target: float) -> tuple[tuple[str, ...], dict[str, Any]]:
+    costs = {axis: comparison.cost(entry, target, axis) for axis in _COSTS}
+    reached = costs["round"]
+    cells = [entry.name, f"{reached.reached}/{reached.count}"]
+    record: dict[str, Any] = {"algorithm": entry.name, "reached": reached.reached, "seeds": reached.count}
+    for axis, cost in costs.items():
+        cells += [count(cost.mean), NEVER if math.isnan(cost.ratio) else f"{cost.ratio:.2f}×"]
+        record |= {f"{axis}_to_target": cost.mean, f"{axis}_ratio": cost.ratio}
+    return tuple(cells), record
+
+
+def class_table(comparison: Comparison) -> Table | None:
+    """Return the final accuracy of each class; None when the runs have no classes."""
+    known = [entry for entry in comparison.entries if len(entry.class_accuracy)]
+    if not known:
+        return None
+    width = max(len(entry.class_accuracy) for entry in known)
+    rows = [(entry.name, *(number(value, 2) for value in entry.class_accuracy)) for entry in known]
+    records = [
+        {"algorithm": entry.name}
+        | {f"class_{index}": value for index, value in enumerate(entry.class_accuracy.tolist())}
+        for entry in known
+    ]
+    header = ("algorithm", *map(str, range(width)))
+    note = "Mean over seeds of the last evaluated round."
+    return Table("classes", "Final accuracy of each class", header, tuple(rows), tuple(records), note)
+
+
+def all_tables(comparison: Comparison) -> list[Table]:
+    """Return every table of the report."""
+    tables = [final_table(comparison), *(target_table(comparison, target) for target in comparison.targets)]
+    classes = class_table(comparison)
+    return [*tables, classes] if classes else tables

@@ -1,0 +1,34 @@
+"""Writing a report's files."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fl_lightning.report.comparison import Comparison
+from fl_lightning.report.loading import Problem
+from fl_lightning.report.page import page
+from fl_lightning.report.tables import all_tables
+
+
+def write(comparison: Comparison, problems: Sequence[Problem], out: Path, figures: bool = True) -> list[Path]:
+    """Write the page, the tables and, if wanted, the figures; return the files."""
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    files = [_put(out / "index.html", page(comparison, problems))]
+    for table in all_tables(comparison):
+        stem = out / "tables" / table.name
+        files.append(_put(stem.with_suffix(".csv"), table.to_csv()))
+        files.append(_put(stem.with_suffix(".md"), table.to_markdown()))
+        files.append(_put(stem.with_suffix(".tex"), table.to_latex()))
+    if figures:
+        from fl_lightning.report.figures import write_figures  # matplotlib
+
+        files += write_figures(comparison, out / "figures")
+    return files
+
+
+def _put(path: Path, text: str) -> Path:
+    """Write a file so that nobody ever sees half of it."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+    return path
