@@ -1,9 +1,18 @@
-"""Which examples a client sees in which local step."""
+"""Which examples a client sees in which local step, and the batches made of them."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
+from fl_lightning.engine.layout import as_it_is
+from fl_lightning.protocols import Federation
 from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector
+
+_SAMPLE = 8
 
 
 def steps_per_epoch(sizes: IntVector, batch_size: int) -> IntVector:
@@ -15,24 +24,107 @@ def steps_per_epoch(sizes: IntVector, batch_size: int) -> IntVector:
     return np.maximum(1, -(-sizes // batch_size))
 
 
-def batch_indices(
-    seed: int, round_index: int, client: int, size: int, batch_size: int, num_steps: int
-) -> IntVector:
+def batch_indices(seed: int, round_index: int, client: int, size: int, batch_size: int, num_steps: int) -> IntVector:
     """Return the examples of each local step of a client in a round, (T, B) with B = min(batch size, n).
 
     The data is shuffled anew for each round and each pass; an incomplete last batch is left out. A client with no more
-    than a batch of data takes all of it in every step. The order depends on (seed, round, client) alone, so each algorithm
-    under a seed trains a client on the same batches, and a resumed run needs to know nothing about earlier rounds.
+    than a batch of data takes all of it in every step. The order depends on (seed, round, client) alone, so each
+    algorithm under a seed trains a client on the same batches, and a resumed run needs to know nothing about earlier
+    rounds.
 
     >>> batch_indices(seed=0, round_index=1, client=3, size=4, batch_size=8, num_steps=2).tolist()
     [[0, 1, 2, 3], [0, 1, 2, 3]]
     >>> sorted(batch_indices(seed=0, round_index=1, client=3, size=6, batch_size=2, num_steps=3).ravel().tolist())
     [0, 1, 2, 3, 4, 5]
     """
+    return _shuffled(seed, round_index, np.array([client]), size, batch_size, num_steps)[0]
+
+
+def _shuffled(seed: int, round_index: int, clients: IntVector, size: int, batch_size: int, num_steps: int) -> IntVector:
+    """Return the indices of clients that all have the same size, (n, T, B)."""
     if size <= batch_size:
-        return np.broadcast_to(np.arange(size, dtype=np.int64), (num_steps, size))
+        return np.broadcast_to(np.arange(size, dtype=np.int64), (len(clients), num_steps, size))
     batches = size // batch_size
     passes = -(-num_steps // batches)
-    keys = client_keys(seed, Purpose.BATCHES, round_index, [client], passes * size).reshape(passes, size)
-    order = np.argsort(keys, axis=1)[:, : batches * batch_size]
-    return order.reshape(-1, batch_size)[:num_steps].astype(np.int64, copy=False)
+    keys = client_keys(seed, Purpose.BATCHES, round_index, clients, passes * size)
+    order = np.argsort(keys.reshape(len(clients), passes, size), axis=2)[:, :, : batches * batch_size]
+    return order.reshape(len(clients), -1, batch_size)[:, :num_steps].astype(np.int64, copy=False)
+
+
+def stacked_indices(
+    seed: int, round_index: int, clients: IntVector, sizes: IntVector, batch_size: int, num_steps: int
+) -> IntVector:
+    """Return :func:`batch_indices` of many clients whose batches have one length, (n, T, B), with few calls.
+
+    Clients of one size are drawn together. ``num_steps`` is the largest T; a client with fewer steps leaves the rest.
+
+    >>> rows = stacked_indices(0, 1, np.array([4, 7]), np.array([6, 9]), batch_size=2, num_steps=5)
+    >>> bool((rows[1] == batch_indices(0, 1, 7, 9, 2, 5)).all())
+    True
+    """
+    length = int(min(batch_size, sizes.min()))
+    indices = np.empty((len(clients), num_steps, length), dtype=np.int64)
+    order = np.argsort(sizes, kind="stable")
+    distinct, begins = np.unique(sizes[order], return_index=True)
+    for size, rows in zip(distinct.tolist(), np.split(order, begins[1:]), strict=True):
+        indices[rows] = _shuffled(seed, round_index, clients[rows], size, batch_size, num_steps)
+    return indices
+
+
+class ClientBatches:
+    """The batches of a federation, on the device and in the layout wanted.
+
+    Args:
+        federation: Where the examples are.
+        batch_size: Examples in a local step.
+        seed: Of the order of the examples.
+        to_device: Moves a batch to where the model is.
+
+    Attributes:
+        sizes: Number of examples of each client.
+        lengths: Examples in a batch of each client.
+        layout: Arranges a batch in memory.
+        stackable: Whether the data of several clients can be gathered at once.
+    """
+
+    def __init__(self, federation: Federation, batch_size: int, seed: int, to_device: Callable[[Any], Any]) -> None:
+        self.federation, self.batch_size, self.seed = federation, batch_size, seed
+        self.sizes: IntVector = np.asarray(federation.sizes)
+        self.lengths: IntVector = np.minimum(self.sizes, batch_size)
+        self._to_device = to_device
+        self.layout: Callable[[Any], Any] = as_it_is
+        self.stackable = all(hasattr(federation, name) for name in ("train", "order", "offsets")) and all(
+            isinstance(leaf, torch.Tensor) for leaf in tree_leaves(getattr(federation, "train", None))
+        )
+
+    def of_client(self, client: int, round_index: int, num_steps: int) -> Iterator[Any]:
+        """Yield the batches of a client's local steps."""
+        size = int(self.sizes[client])
+        for indices in batch_indices(self.seed, round_index, client, size, self.batch_size, num_steps):
+            yield self.layout(self._to_device(self.federation.batch(client, indices)))
+
+    def sample(self) -> Any:
+        """Return a few examples of the first client, to try a module on."""
+        return self._to_device(self.federation.batch(0, np.arange(min(_SAMPLE, int(self.sizes[0])))))
+
+    def rows(self, clients: IntVector, round_index: int, num_steps: int) -> torch.Tensor:
+        """Return which examples of the whole training data each client takes in each step, (T, n, B)."""
+        federation: Any = self.federation
+        indices = stacked_indices(
+            self.seed, round_index, clients, self.sizes[clients], self.batch_size, num_steps
+        ).transpose(1, 0, 2)
+        places = federation.order[federation.offsets[clients][None, :, None] + indices]
+        return torch.from_numpy(places)
+
+    def stacked(self, rows: torch.Tensor) -> Any:
+        """Return the examples ``rows`` (n, B) as one batch with clients along the first dimension."""
+        federation: Any = self.federation
+        flat = rows.reshape(-1)
+        return self._to_device(
+            tree_map(lambda leaf: leaf.index_select(0, flat).view(*rows.shape, *leaf.shape[1:]), federation.train)
+        )
+
+    def test(self, batch_size: int) -> Iterator[Any]:
+        """Yield the test data."""
+        for batch in self.federation.test_batches(batch_size):
+            yield self.layout(self._to_device(batch))

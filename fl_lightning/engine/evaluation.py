@@ -57,6 +57,20 @@ def collected_logs(module: LightningModule) -> Iterator[LogCollector]:
         del module.log, module.log_dict
 
 
+@contextmanager
+def silent_logs(module: LightningModule) -> Iterator[None]:
+    """Drop what the module logs: local training has no Trainer that would take it."""
+    module.log = module.log_dict = _drop  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.log, module.log_dict
+
+
+def _drop(*_: Any, **__: Any) -> None:
+    pass
+
+
 def evaluation_step(module: LightningModule) -> str | None:
     """Return the name of the step that evaluates the module: ``test_step``, else ``validation_step``, else nothing."""
     for name in ("test_step", "validation_step"):

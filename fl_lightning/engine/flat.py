@@ -1,7 +1,10 @@
 """One flat vector that the parameters of a model view into."""
 
+from collections.abc import Sequence
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import torch
-from torch import nn
+from lightning.pytorch import LightningModule
 
 from fl_lightning.types import ModelState
 
@@ -9,11 +12,12 @@ from fl_lightning.types import ModelState
 class FlatModel:
     """A module whose trainable parameters, gradients and float buffers are slices of three flat tensors.
 
-    Loading a client's starting point is one copy, and reading its update one subtraction; there is no state dict, no deep
-    copy and no allocation for each client. Integer buffers (counters) and frozen parameters stay as they are.
+    Loading a client's starting point is one copy, and reading its update one subtraction; there is no state dict, no
+    deep copy and no allocation for each client. Integer buffers (counters) start each client from what they were in the
+    beginning, so that the order of the clients has no meaning; frozen parameters stay as they are.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: LightningModule) -> None:
         self.module = module
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not self.parameters:
@@ -27,6 +31,9 @@ class FlatModel:
             parameter.grad = self.gradient[part].view(parameter.shape)
             offset = part.stop
         self.buffers = self._view_buffers()
+        self._counters = [
+            (buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_floating_point() and buffer.numel()
+        ]
 
     def _view_buffers(self) -> torch.Tensor:
         places = [
@@ -46,13 +53,15 @@ class FlatModel:
         """Make these the weights and buffers of the module."""
         self.weights.copy_(weights)
         self.buffers.copy_(buffers)
+        for counter, beginning in self._counters:
+            counter.copy_(beginning)
 
     def state(self) -> ModelState:
         """Return a copy of the weights and buffers."""
         return ModelState(self.weights.clone(), self.buffers.clone())
 
 
-def _flatten(tensors: list[torch.Tensor]) -> torch.Tensor:
+def _flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     kinds = {(tensor.dtype, tensor.device) for tensor in tensors}
     if len(kinds) > 1:
         raise ValueError(f"parameters and buffers must share one dtype and device, got {sorted(map(str, kinds))}")

@@ -1,8 +1,11 @@
 """The engine: trains the clients of a cohort, answers a sampler's questions, evaluates the global model."""
 
+import copy
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from contextlib import ExitStack
+from functools import partial
+from typing import cast
 
 import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
@@ -10,37 +13,56 @@ import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
-from fl_lightning.engine.batches import batch_indices
-from fl_lightning.engine.evaluation import collected_logs, evaluate
+from fl_lightning.engine.allocator import keep_freed_memory
+from fl_lightning.engine.batches import ClientBatches
+from fl_lightning.engine.choice import MODES, choose, layout_is_harmless
+from fl_lightning.engine.distributed import shared
+from fl_lightning.engine.evaluation import evaluate, silent_logs
 from fl_lightning.engine.flat import FlatModel
+from fl_lightning.engine.lanes import Lanes
+from fl_lightning.engine.layout import channels_last, plain_dropout
+from fl_lightning.engine.sequential import ClientTrainer
+from fl_lightning.engine.stacked import StackTrainer
+from fl_lightning.engine.work import LocalWork, training_loss
 from fl_lightning.protocols import Federation
-from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import Solver
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
-
-@dataclass(frozen=True)
-class LocalWork:
-    """What the clients of a round have to do, the same whoever does it."""
-
-    round_index: int
-    num_steps: IntVector  # T of all M clients
-    learning_rate: float
-    start: Callable[[int, torch.Tensor], torch.Tensor]  # the weights a client starts from
-    gradient_shift: Callable[[int], torch.Tensor | None]  # what a client adds to its gradients
+__all__ = ["Engine", "LocalWork", "training_loss"]
 
 
 class Engine:
-    """Trains clients one after another on one flat model.
+    """Trains clients on flat models, by the way that fits the module.
 
     Args:
+        mode: ``auto`` chooses. ``stacked``: many small clients as rows of one matrix. ``threads``: clients side by
+            side, one thread each. ``sequential``: one client after another on all threads. ``reference``: the same with
+            plain memory layout and allocator, which the others are tested against.
+        memory_layout: Give convolutions their images with the channels innermost.
+        keep_memory: Keep freed memory instead of returning it to the system at each step (glibc alone).
+        threads: Threads of this process; by default what torch takes, or the process's part of the cores where several
+            processes share them.
+        compile: Compile the module by ``torch.compile``.
         test_batch_size: Examples in one batch of the evaluation.
     """
 
-    def __init__(self, test_batch_size: int = 1000) -> None:
-        if test_batch_size < 1:
-            raise ValueError(f"test_batch_size={test_batch_size} must be at least 1")
-        self.test_batch_size = test_batch_size
+    def __init__(
+        self,
+        mode: str = "auto",
+        memory_layout: bool = True,
+        keep_memory: bool = True,
+        threads: int | None = None,
+        compile: bool = False,
+        test_batch_size: int = 1000,
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode={mode!r} is unknown: use one of {', '.join(MODES)}")
+        for name, value in (("test_batch_size", test_batch_size), ("threads", threads)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        self.mode, self.threads, self.compile, self.test_batch_size = mode, threads, compile, test_batch_size
+        self.memory_layout = memory_layout and mode != "reference"
+        self.keep_memory = keep_memory and mode != "reference"
 
     def setup(
         self,
@@ -54,98 +76,130 @@ class Engine:
         """Bind the engine to a module and its data and return the initial state."""
         if not module.automatic_optimization:
             raise ValueError(
-                f"{type(module).__name__} sets automatic_optimization=False, but the federated loop makes the local steps "
-                "itself: let training_step return the loss instead"
+                f"{type(module).__name__} sets automatic_optimization=False, but the federated loop makes the local "
+                "steps itself: let training_step return the loss instead"
             )
-        self.fabric, self.federation, self.solver = fabric, federation, solver
-        self.batch_size, self.seed = batch_size, seed
-        self.module = fabric.to_device(module)
+        self.fabric, self.solver = fabric, solver
+        self._set_threads()
+        if self.keep_memory:
+            keep_freed_memory()
+        self.module: LightningModule = cast(LightningModule, fabric.to_device(module))
         self.model = FlatModel(self.module)
+        self.batches = ClientBatches(federation, batch_size, seed, fabric.to_device)
+        if self.memory_layout and layout_is_harmless(self._trainer(self.model, seeded=True)):
+            self.batches.layout = channels_last
+        self.choice = choose(self.mode, self._trainer(self.model, seeded=True), self._stack)
+        if self.compile:
+            self.module.compile()
+        self._make_trainers()
         return self.model.state()
+
+    def _set_threads(self) -> None:
+        threads = self.threads
+        if threads is None and self.fabric.world_size > 1 and self.fabric.device.type == "cpu":
+            neighbours = max(1, self.fabric.world_size // max(1, int(getattr(self.fabric.strategy, "num_nodes", 1))))
+            threads = max(1, _num_cores() // neighbours)
+        if threads is not None:
+            torch.set_num_threads(threads)
+
+    def _trainer(self, model: FlatModel, seeded: bool) -> ClientTrainer:
+        return ClientTrainer(model, self.solver, self.batches, self.fabric.autocast, seeded)
+
+    def _stack(self, model: FlatModel) -> StackTrainer:
+        return StackTrainer(model, self.solver, self.batches, self.fabric.autocast)
+
+    def _make_trainers(self) -> None:
+        """Give each lane a model of its own; the first is the one that is evaluated."""
+        side_by_side = self.choice.mode in ("threads", "stacked") and self.model.weights.device.type == "cpu"
+        threads = torch.get_num_threads()
+        self._lanes = Lanes(threads, None if side_by_side else 1)
+        models = [self.model, *(FlatModel(copy.deepcopy(self.module)) for _ in range(self._lanes.num_lanes - 1))]
+        self._trainers = [self._trainer(model, self.choice.random) for model in models]
+        self._stacks = [self._stack(model) for model in models] if self.choice.mode == "stacked" else []
+
+    def _run(self, tasks: list[Callable[[int], None]], training: bool = True) -> None:
+        """Run tasks on the lanes, with all models in the wanted mode and their logs dropped."""
+        with ExitStack() as stack:
+            for trainer in self._trainers:
+                stack.enter_context(silent_logs(trainer.model.module))
+                if self.choice.random:
+                    stack.enter_context(plain_dropout(trainer.model.module))
+                if trainer.model.module.training != training:
+                    trainer.model.module.train(training)
+            self._lanes.run(tasks)
 
     def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
         """Train each client from the global state and return what they send back."""
-        deltas = self.model.weights.new_empty((len(clients), len(self.model.weights)))
-        buffers = self.model.buffers.new_empty((len(clients), len(self.model.buffers)))
-        losses = np.empty(len(clients))
-        self.module.train()
-        with collected_logs(self.module):
-            for row, client in enumerate(clients.tolist()):
-                start = work.start(client, state.weights)
-                self.model.load(start, state.buffers)
-                losses[row] = self._train_client(client, work)
-                torch.sub(start, self.model.weights, out=deltas[row])
-                buffers[row] = self.model.buffers
-        deltas.div_(work.learning_rate)
-        return Updates(clients, deltas, buffers, work.num_steps[clients], losses)
+        num_steps = work.num_steps[clients]
+        deltas, buffers, losses = shared(
+            self.fabric, num_steps, lambda positions: self._train(state, clients[positions], work)
+        )
+        return Updates(clients, deltas, buffers, num_steps, losses.numpy())
 
-    def _train_client(self, client: int, work: LocalWork) -> float:
-        """Take the client's local steps in place and return its mean loss."""
-        num_steps = int(work.num_steps[client])
-        shift = work.gradient_shift(client)
-        steps = self.solver.begin(self.model.weights, self.model.gradient, self.model.parameters, work.learning_rate)
-        torch.manual_seed(client_seed(self.seed, Purpose.MODULE, work.round_index, client))
-        total = self.model.weights.new_zeros(())
-        for index, batch in enumerate(self._batches(client, work.round_index, num_steps)):
-            total += self._backward(batch, index)
-            if shift is not None:
-                self.model.gradient.add_(shift)
-            with torch.no_grad():
-                steps.step()
-        return float(total) / num_steps
+    def _train(self, state: ModelState, clients: IntVector, work: LocalWork) -> tuple[torch.Tensor, ...]:
+        deltas = state.weights.new_empty((len(clients), len(state.weights)))
+        buffers = state.buffers.new_empty((len(clients), len(state.buffers)))
+        losses = torch.empty(len(clients), dtype=torch.float64)
 
-    def _batches(self, client: int, round_index: int, num_steps: int) -> Any:
-        size = int(self.federation.sizes[client])
-        for indices in batch_indices(self.seed, round_index, client, size, self.batch_size, num_steps):
-            yield self.fabric.to_device(self.federation.batch(client, indices))
+        def train_client(row: int, lane: int) -> None:
+            trainer = self._trainers[lane]
+            losses[row] = trainer.train(int(clients[row]), state, work, deltas[row], buffers[row])
 
-    def _backward(self, batch: Any, index: int) -> torch.Tensor:
-        """Leave the gradient of a batch in the gradient buffer and return the loss."""
-        self.model.gradient.zero_()
-        with self.fabric.autocast():
-            loss = training_loss(self.module, batch, index)
-        loss.backward()
-        return loss.detach()
+        def train_stack(rows: IntVector, lane: int) -> None:
+            places = torch.from_numpy(rows)
+            deltas[places], column = self._stacks[lane].train(clients[rows], state, work)
+            losses[places] = torch.from_numpy(column)
+
+        if self._stacks:
+            buffers[:] = state.buffers
+            self._run([partial(train_stack, rows) for rows in self._stacks[0].stacks(clients, work)])
+        else:
+            longest_first = np.argsort(-work.num_steps[clients], kind="stable")
+            self._run([partial(train_client, row) for row in longest_first.tolist()])
+        return deltas, buffers, losses
 
     def losses(self, state: ModelState, clients: IntVector, round_index: int) -> Vector:
         """Return the loss of the global model on the first batch of each client."""
-        self.model.load(state.weights, state.buffers)
-        self.module.eval()
-        losses = np.empty(len(clients))
-        with torch.no_grad(), collected_logs(self.module):
-            for row, client in enumerate(clients.tolist()):
-                (batch,) = self._batches(client, round_index, 1)
-                losses[row] = float(training_loss(self.module, batch, 0))
-        return losses
+
+        def compute(positions: IntVector) -> tuple[torch.Tensor]:
+            column = torch.empty(len(positions), dtype=torch.float64)
+
+            def ask(row: int, lane: int) -> None:
+                column[row] = self._trainers[lane].loss(int(clients[positions[row]]), round_index)
+
+            for trainer in self._trainers:
+                trainer.model.load(state.weights, state.buffers)
+            self._run([partial(ask, row) for row in range(len(positions))], training=False)
+            return (column,)
+
+        (losses,) = shared(self.fabric, np.ones(len(clients), dtype=np.int64), compute)
+        return losses.numpy()
 
     def gradients(self, state: ModelState, clients: IntVector, round_index: int) -> torch.Tensor:
         """Return the gradient of the first batch of each client at the global model, (n, d)."""
-        rows = self.model.weights.new_empty((len(clients), len(self.model.weights)))
-        self.module.train()
-        with collected_logs(self.module):
-            for row, client in enumerate(clients.tolist()):
-                self.model.load(state.weights, state.buffers)
-                torch.manual_seed(client_seed(self.seed, Purpose.MODULE, round_index, client))
-                (batch,) = self._batches(client, round_index, 1)
-                self._backward(batch, 0)
-                rows[row] = self.model.gradient
-        return rows
+
+        def compute(positions: IntVector) -> tuple[torch.Tensor]:
+            rows = state.weights.new_empty((len(positions), len(state.weights)))
+
+            def ask(row: int, lane: int) -> None:
+                gradient, _ = self._trainers[lane].gradient(int(clients[positions[row]]), state, round_index)
+                rows[row] = gradient
+
+            self._run([partial(ask, row) for row in range(len(positions))])
+            return (rows,)
+
+        (gradients,) = shared(self.fabric, np.ones(len(clients), dtype=np.int64), compute)
+        return gradients
 
     def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
         """Return the metrics of the global model on the test data, and its accuracy per class."""
         self.model.load(state.weights, state.buffers)
-        batches = (self.fabric.to_device(batch) for batch in self.federation.test_batches(self.test_batch_size))
         with self.fabric.autocast():
-            return evaluate(self.module, batches)
+            return evaluate(self.module, self.batches.test(self.test_batch_size))
 
 
-def training_loss(module: LightningModule, batch: Any, index: int) -> torch.Tensor:
-    """Return the loss of a training step, whatever form the module returns it in."""
-    output = module.training_step(batch, index)
-    loss = output["loss"] if isinstance(output, dict) else output
-    if not isinstance(loss, torch.Tensor) or loss.ndim:
-        raise ValueError(
-            f"{type(module).__name__}.training_step must return the loss as a scalar tensor, or a dict with one under "
-            f"'loss', but returned {type(output).__name__}"
-        )
-    return loss
+def _num_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1

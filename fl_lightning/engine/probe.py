@@ -40,6 +40,4 @@ class EngineProbe:
         rows = np.searchsorted(known.clients, clients)
         if not np.isin(clients, known.clients).all():
             return None
-        return Updates(
-            clients, known.deltas[rows], known.buffers[rows], known.num_steps[rows], known.losses[rows]
-        )
+        return Updates(clients, known.deltas[rows], known.buffers[rows], known.num_steps[rows], known.losses[rows])

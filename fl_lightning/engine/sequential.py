@@ -1,0 +1,84 @@
+"""Local training of one client on one flat model."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from fl_lightning.engine.batches import ClientBatches
+from fl_lightning.engine.flat import FlatModel
+from fl_lightning.engine.work import LocalWork, training_loss
+from fl_lightning.seeding import Purpose, client_seed
+from fl_lightning.solvers import Solver
+from fl_lightning.types import ModelState
+
+
+class ClientTrainer:
+    """Trains one client after another on a flat model of its own.
+
+    Args:
+        model: The model whose weights are moved.
+        solver: Makes the steps.
+        batches: The clients' data.
+        autocast: Fabric's context of the chosen precision.
+        seeded: Whether to seed torch for each client, for modules that draw random numbers.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        solver: Solver,
+        batches: ClientBatches,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        seeded: bool = True,
+    ) -> None:
+        self.model, self.solver, self.batches = model, solver, batches
+        self.autocast, self.seeded = autocast, seeded
+
+    def train(
+        self, client: int, state: ModelState, work: LocalWork, delta: torch.Tensor, buffers: torch.Tensor
+    ) -> float:
+        """Write a client's update into ``delta`` and ``buffers`` and return its mean loss."""
+        model, num_steps = self.model, int(work.num_steps[client])
+        start = work.start(client, state.weights)
+        shift = work.gradient_shift(client)
+        model.load(start, state.buffers)
+        steps = self.solver.begin(model.weights, model.gradient, model.parameters, work.learning_rate)
+        self._seed(client, work.round_index)
+        total = model.weights.new_zeros(())
+        for index, batch in enumerate(self.batches.of_client(client, work.round_index, num_steps)):
+            total += self.backward(batch, index)
+            if shift is not None:
+                model.gradient.add_(shift)
+            with torch.no_grad():
+                steps.step()
+        torch.sub(start, model.weights, out=delta).div_(work.learning_rate)
+        buffers.copy_(model.buffers)
+        return float(total) / num_steps
+
+    def gradient(self, client: int, state: ModelState, round_index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return gradient and loss of the client's first batch at the global state; the next call overwrites them."""
+        self.model.load(state.weights, state.buffers)
+        self._seed(client, round_index)
+        (batch,) = self.batches.of_client(client, round_index, 1)
+        loss = self.backward(batch, 0)
+        return self.model.gradient, loss
+
+    def loss(self, client: int, round_index: int) -> float:
+        """Return the loss of the model as it stands on the client's first batch, without a gradient."""
+        (batch,) = self.batches.of_client(client, round_index, 1)
+        with torch.no_grad(), self.autocast():
+            return float(training_loss(self.model.module, batch, 0))
+
+    def _seed(self, client: int, round_index: int) -> None:
+        if self.seeded:
+            torch.manual_seed(client_seed(self.batches.seed, Purpose.MODULE, round_index, client))
+
+    def backward(self, batch: Any, index: int) -> torch.Tensor:
+        """Leave the gradient of a batch in the gradient buffer and return the loss."""
+        self.model.gradient.zero_()
+        with self.autocast():
+            loss = training_loss(self.model.module, batch, index)
+        loss.backward()
+        return loss.detach()

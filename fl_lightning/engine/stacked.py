@@ -1,0 +1,130 @@
+"""Local training of many small clients at once: one row of a matrix for each."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from fl_lightning.engine.batches import ClientBatches
+from fl_lightning.engine.flat import FlatModel
+from fl_lightning.engine.work import LocalWork, training_loss
+from fl_lightning.solvers import Solver
+from fl_lightning.types import IntVector, ModelState, Vector
+
+_FLOATS_IN_STACK = 1 << 20  # weights of a stack: together with gradients and activations they stay in the cache
+
+
+class _Loss(nn.Module):
+    """Makes ``training_step`` callable with parameters from outside."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, batch: Any, index: int) -> torch.Tensor:
+        return training_loss(self.module, batch, index)
+
+
+class StackTrainer:
+    """Trains clients that share a batch length together; the rows of a stack are independent of each other.
+
+    Clients are sorted by T, so that those still at work are the first rows, and each step is taken by a shrinking
+    prefix.
+
+    Args:
+        model: Where the shapes of the parameters come from; its own weights are left alone.
+        solver: Makes the steps of all rows at once.
+        batches: The clients' data.
+        autocast: Fabric's context of the chosen precision.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        solver: Solver,
+        batches: ClientBatches,
+        autocast: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self.model, self.solver, self.batches, self.autocast = model, solver, batches, autocast
+        self._loss = _Loss(model.module)
+        wanted = {id(parameter) for parameter in model.parameters}
+        named = [(name, p) for name, p in self._loss.named_parameters() if id(p) in wanted]
+        self._names = [name for name, _ in named]
+        self._shapes = [parameter.shape for _, parameter in named]
+        self._lengths = [parameter.numel() for _, parameter in named]
+        self._differentiate = vmap(grad_and_value(self._functional), in_dims=(0, 0, None))
+
+    def _functional(self, parameters: Sequence[torch.Tensor], batch: Any, index: int) -> torch.Tensor:
+        return functional_call(self._loss, dict(zip(self._names, parameters, strict=True)), (batch, index))
+
+    def stacks(self, clients: IntVector, work: LocalWork) -> list[IntVector]:
+        """Return the positions in ``clients`` that are trained together: one batch length, longest T first."""
+        size = max(2, _FLOATS_IN_STACK // len(self.model.weights))
+        order = np.lexsort((np.arange(len(clients)), -work.num_steps[clients], self.batches.lengths[clients]))
+        lengths = self.batches.lengths[clients][order]
+        groups = np.split(order, np.flatnonzero(np.diff(lengths)) + 1)
+        return [group[first : first + size] for group in groups for first in range(0, len(group), size)]
+
+    def train(self, clients: IntVector, state: ModelState, work: LocalWork) -> tuple[torch.Tensor, Vector]:
+        """Return the updates (n, d) and mean losses (n,) of clients that :meth:`stacks` put together."""
+        starts = _starts(clients, state.weights, work)
+        weights = starts.clone() if len(starts) == len(clients) > 1 else starts.repeat(len(clients), 1)
+        gradient = torch.empty_like(weights)
+        shifts = _shifts(clients, weights, work)
+        steps = self.solver.begin(weights, gradient, (), work.learning_rate)
+        num_steps = work.num_steps[clients]
+        rows = self.batches.rows(clients, work.round_index, int(num_steps[0]))
+        total = weights.new_zeros(len(clients))
+        active = len(clients)
+        for index in range(int(num_steps[0])):
+            still = int(np.searchsorted(-num_steps, -index, side="left"))  # how many have T > index
+            if still < active:
+                active = still
+                steps.narrow(active)
+            batch = self.batches.stacked(rows[index, :active])
+            total[:active] += self.gradients(weights[:active], batch, index, gradient[:active])
+            if shifts is not None:
+                gradient[:active].add_(shifts[:active])
+            with torch.no_grad():
+                steps.step()
+        deltas = torch.sub(starts, weights, out=gradient).div_(work.learning_rate)
+        return deltas, total.double().cpu().numpy() / num_steps
+
+    def gradients(self, weights: torch.Tensor, batch: Any, index: int, out: torch.Tensor) -> torch.Tensor:
+        """Write the gradients of a stack of batches into ``out`` and return their losses, (n,)."""
+        count = len(weights)
+        if count == 1:  # a stack of one takes other kernels, and its row would depend on being alone
+            weights, batch = weights.expand(2, -1), torch.utils._pytree.tree_map(_twice, batch)
+        parts = weights.split(self._lengths, dim=1)
+        parameters = [part.unflatten(1, shape) if shape else part[:, 0] for part, shape in _pairs(parts, self._shapes)]
+        with self.autocast():
+            gradients, losses = self._differentiate(parameters, batch, index)
+        for target, gradient in _pairs(out.split(self._lengths, dim=1), gradients):
+            target.copy_(gradient[:count].reshape(target.shape))
+        return losses[:count]
+
+
+def _pairs(first: Sequence[Any], second: Sequence[Any]) -> Any:
+    return zip(first, second, strict=True)
+
+
+def _twice(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.expand(2, *leaf.shape[1:])
+
+
+def _starts(clients: IntVector, weights: torch.Tensor, work: LocalWork) -> torch.Tensor:
+    """Return the weights the clients start from, (n, d), or (1, d) where all start from the same."""
+    starts = [work.start(client, weights) for client in clients.tolist()]
+    return weights[None] if all(start is weights for start in starts) else torch.stack(starts)
+
+
+def _shifts(clients: IntVector, weights: torch.Tensor, work: LocalWork) -> torch.Tensor | None:
+    """Return what the clients add to their gradients, (n, d), or nothing if none adds anything."""
+    shifts = [work.gradient_shift(client) for client in clients.tolist()]
+    if all(shift is None for shift in shifts):
+        return None
+    return torch.stack([torch.zeros_like(weights[0]) if shift is None else shift for shift in shifts])
