@@ -99,14 +99,10 @@ def _gradients(
         aggregator = aggregator.aggregator
     kind = type(aggregator)
     gradients = weights - targets[torch.from_numpy(clients)]
-    if kind.start is not Aggregator.start:
-        for row, client in enumerate(clients.tolist()):
-            gradients[row] += aggregator.start(client, weights) - weights
-    if kind.gradient_shift is not Aggregator.gradient_shift:
-        for row, client in enumerate(clients.tolist()):
-            shift = aggregator.gradient_shift(client)
-            if shift is not None:
-                gradients[row] += shift
+    if kind.start is not Aggregator.start and len(clients):
+        gradients += torch.stack([aggregator.start(client, weights) for client in clients.tolist()]) - weights
+    if kind.gradient_shift is not Aggregator.gradient_shift and len(clients):
+        gradients += torch.stack([aggregator.gradient_shift(client) for client in clients.tolist()])
     return gradients
 
 

@@ -1,0 +1,202 @@
+"""Aggregation rules as short loops over clients. Each returns what a round takes off the model ``x``.
+
+``s`` is whatever the rule remembers, an empty dict before the first round.
+"""
+
+import numpy as np
+from reference.made_rounds import D, K, M, MadeRound
+
+
+def _arrived(r: MadeRound) -> list[int]:
+    return [m for m in range(M) if r.z[m] > 0]
+
+
+def _drawn(r: MadeRound) -> list[int]:
+    return [m for m in range(M) if r.n[m] > 0]
+
+
+def _sum(vectors) -> np.ndarray:
+    return sum(vectors, np.zeros(D))
+
+
+def _plain(r: MadeRound, x: np.ndarray, factor) -> np.ndarray:
+    return r.lr * r.scale / K * _sum(r.z[m] * r.c[m] * factor(m) * r.delta(m, x) for m in _arrived(r))
+
+
+def fedavg(s, r, x):
+    return _plain(r, x, lambda m: 1)
+
+
+def fedavg_received(s, r, x):
+    arrived = sum(r.z[m] * r.c[m] for m in _arrived(r))
+    return _plain(r, x, lambda m: K / arrived)
+
+
+def ca_fedavg(s, r, x):
+    return _plain(r, x, lambda m: 1 / (1 - r.q[m]))
+
+
+def ca_fedavg_capped(s, r, x):
+    return _plain(r, x, lambda m: min(1 / (1 - r.q[m]), 1.5))
+
+
+def fednova(tau):
+    def step(s, r, x):
+        value = tau(r)
+        return _plain(r, x, lambda m: value / r.A[m])
+
+    return step
+
+
+def tau_gamma(r):
+    gamma = r.p * (1 - r.q) * r.c
+    return gamma @ r.A / gamma.sum()
+
+
+def tau_omega(r):
+    return r.w @ r.A
+
+
+def tau_received(r):
+    return r.z @ r.A / r.z.sum() if r.z.any() else 0.0
+
+
+def tau_selected(r):
+    return r.n @ r.A / r.n.sum()
+
+
+def ca_fednova(s, r, x):
+    return _plain(r, x, lambda m: (r.w @ r.A) / ((1 - r.q[m]) * r.A[m]))
+
+
+def scheme_c(nominal):
+    def step(s, r, x):
+        return _plain(r, x, lambda m: (nominal or max(r.T)) / r.T[m])
+
+    return step
+
+
+def fedvarp(variant, normalize=False):
+    def step(s, r, x):
+        y = s.setdefault("y", [np.zeros(D) for _ in range(M)])
+        fresh = {m: r.delta(m, x) / (r.A[m] if normalize else 1) for m in _arrived(r)}
+        if variant == "paper":
+            # A client that was heard for some of its draws stands in for its own lost ones.
+            v = _sum(r.n[m] * r.c[m] / K * fresh.get(m, y[m]) for m in _drawn(r))
+        else:
+            v = _sum(r.w[m] * y[m] for m in range(M))
+            for m in fresh:
+                share = 1 / len(fresh) if variant == "original" else r.z[m] * r.w[m] / (K * r.p[m] * (1 - r.q[m]))
+                v = v + share * (fresh[m] - y[m])
+        for m in fresh:
+            y[m] = fresh[m]
+        return r.lr * r.scale * v * (r.w @ r.A if normalize else 1)
+
+    return step
+
+
+def mifa(s, r, x):
+    y = s.setdefault("y", [np.zeros(D) for _ in range(M)])
+    for m in _arrived(r):
+        y[m] = r.delta(m, x)
+    return r.lr * r.scale * _sum(r.w[m] * y[m] for m in range(M))
+
+
+def fedstale(beta):
+    def step(s, r, x):
+        """The convex mix of c-a-FedAvg and FedVARP, each computed for itself."""
+        y = s.setdefault("y", [np.zeros(D) for _ in range(M)])
+        fresh = {m: r.delta(m, x) for m in _arrived(r)}
+        share = {m: r.z[m] * r.w[m] / (K * r.p[m] * (1 - r.q[m])) for m in fresh}
+        without = _sum(share[m] * fresh[m] for m in fresh)
+        varp = _sum(r.w[m] * y[m] for m in range(M)) + _sum(share[m] * (fresh[m] - y[m]) for m in fresh)
+        for m in fresh:
+            y[m] = fresh[m]
+        return r.lr * r.scale * ((1 - beta) * without + beta * varp)
+
+    return step
+
+
+def fedau(cutoff, server_lr):
+    def step(s, r, x):
+        """Keeps the finished intervals themselves and averages them anew each time."""
+        intervals = s.setdefault("intervals", [[] for _ in range(M)])
+        running = s.setdefault("running", [0] * M)
+        v = _sum(r.w[m] * (np.mean(intervals[m]) if intervals[m] else 1) * r.delta(m, x) for m in _arrived(r))
+        for m in range(M):
+            running[m] += 1
+            if r.z[m] > 0 or running[m] == cutoff:
+                intervals[m].append(running[m])
+                running[m] = 0
+        return r.lr * r.scale * server_lr * v
+
+    return step
+
+
+def _take_over(s, x):
+    """Those who arrived last time begin this round with the global model; at first all do."""
+    models = s.setdefault("models", {})
+    for m in s.get("heard", range(M)):
+        models[m] = x
+    return models
+
+
+def fedawe(weighted, normalize, server_lr=1.0):
+    def step(s, r, x):
+        models, last = _take_over(s, x), s.setdefault("last", [0] * M)
+        s["heard"] = _arrived(r)
+        moved = []
+        for m in _arrived(r):
+            innovation = r.lr * r.scale * r.delta(m, models[m])
+            innovation = innovation * (M * r.w[m] if weighted else 1) * ((r.w @ r.A) / r.A[m] if normalize else 1)
+            moved.append(models[m] - server_lr * (r.index - last[m]) * innovation)
+            last[m] = r.index
+        return x - np.mean(moved, axis=0) if moved else np.zeros(D)
+
+    return step
+
+
+def fedpbc(s, r, x):
+    models = _take_over(s, x)
+    for m in _drawn(r):
+        models[m] = models[m] - M * r.n[m] * r.c[m] / K * r.lr * r.scale * r.delta(m, models[m])
+    s["heard"] = _arrived(r)
+    return x - np.mean([models[m] for m in _arrived(r)], axis=0) if _arrived(r) else np.zeros(D)
+
+
+def scaffold(commit):
+    def step(s, r, x):
+        client, server = s.setdefault("client", np.zeros((M, D))), s.setdefault("server", np.zeros(D))
+        v, change = np.zeros(D), np.zeros(D)
+        for m in _drawn(r):
+            if r.z[m] == 0 and commit == "ack":
+                continue
+            delta = r.delta(m, x, server - client[m])
+            renewed = client[m] - server + delta / r.A[m]
+            if r.z[m] > 0:
+                change += r.w[m] * (renewed - client[m])
+                v += r.z[m] * r.c[m] / K * delta
+            client[m] = renewed
+        s["server"] = server + change
+        return r.lr * r.scale * v
+
+    return step
+
+
+def with_momentum(inner, beta, lr):
+    def step(s, r, x):
+        s["v"] = beta * s.get("v", 0) + inner(s.setdefault("inner", {}), r, x)
+        return lr * s["v"]
+
+    return step
+
+
+def with_adam(inner, lr, beta1, beta2, epsilon, yogi=False):
+    def step(s, r, x):
+        g = inner(s.setdefault("inner", {}), r, x)
+        m, v = s.get("m", np.zeros(D)), s.get("v", np.full(D, epsilon**2))
+        s["m"] = beta1 * m + (1 - beta1) * g
+        s["v"] = v - (1 - beta2) * g**2 * np.sign(v - g**2) if yogi else beta2 * v + (1 - beta2) * g**2
+        return lr * s["m"] / (np.sqrt(s["v"]) + epsilon)
+
+    return step
