@@ -53,6 +53,10 @@ class RoundProgress(Callback):
         """Close the bar."""
         self.close()
 
+    def on_federation_pause(self, loop: Any) -> None:
+        """Close the bar of a run that goes on later."""
+        self.close()
+
     def close(self) -> None:
         """Close the bar, also when a run ends early."""
         if self._bar is not None:

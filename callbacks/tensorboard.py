@@ -47,6 +47,10 @@ class TensorBoardMetrics(Callback):
             if axis in row and curves:
                 self._logger.log_metrics(curves, step=int(row[axis]))
 
+    def on_federation_pause(self, loop: Any) -> None:
+        """Close the log of a run that goes on later."""
+        self.on_federation_end(loop)
+
     def on_federation_end(self, loop: Any) -> None:
         """Close the log."""
         if self._logger is not None:

@@ -1,6 +1,9 @@
 """WandbMetrics: rounds, cost and bias of a run in Weights & Biases."""
 
+import logging
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fl_lightning.types import RoundResult
 
+_LOG = logging.getLogger("fl_lightning")
+_SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
 _AXES = ("round", "local_steps", "computation_time")
 
 
@@ -58,14 +63,31 @@ class WandbMetrics(Callback):
         """Open the run."""
         if loop.fabric.global_rank:
             return
-        import wandb
-
-        offline = self.mode == "offline" or (self.mode == "auto" and not _has_key())
+        offline = self.mode == "offline" or (self.mode == "auto" and not has_key())
         if offline and self.mode == "auto":
             rank_zero_info(
                 "W&B: no API key is configured, so this run is logged offline; `wandb sync` uploads it later."
             )
+        if not self._attempt("W&B cannot be reached", lambda: self._open(offline)) and not offline:
+            self._attempt("W&B does not work offline either", lambda: self._open(offline=True))
+
+    def _attempt(self, trouble: str, action: Callable[[], None]) -> bool:
+        """Do something with W&B; whatever happens there, training goes on."""
+        try:
+            action()
+        except Exception as error:
+            self._logger = None
+            _LOG.warning("%s, training goes on without it: %s", trouble, " ".join(str(error).split())[:300])
+            return False
+        return True
+
+    def _open(self, offline: bool) -> None:
+        import wandb
+
         Path(self.save_dir).mkdir(parents=True, exist_ok=True)
+        settings = wandb.Settings(silent=True, console="off", init_timeout=_SECONDS_TO_CONNECT)
+        if offline:
+            settings.mode = "offline"  # the logger's own way does not act after a failed attempt online
         self._logger = WandbLogger(
             name=self.name,
             project=self.project,
@@ -77,7 +99,7 @@ class WandbMetrics(Callback):
             tags=self.tags,
             config=self.config,
             resume="allow" if self.run_id else None,
-            settings=wandb.Settings(silent=True, console="off"),
+            settings=settings,
         )
         run = self._logger.experiment
         self.run_id = run.id
@@ -97,17 +119,32 @@ class WandbMetrics(Callback):
                     "local_steps_to_target": row.get("local_steps", float("nan")),
                     "computation_time_to_target": row.get("computation_time", float("nan")),
                 }
-        if self._logger is not None:
-            self._logger.experiment.log(row, step=int(row["round"]))
+        logger = self._logger
+        if logger is not None:
+            self._attempt("W&B fails", lambda: logger.experiment.log(row, step=int(row["round"])))
+
+    def on_federation_pause(self, loop: Any) -> None:
+        """Close the run for now; it is opened again by its id."""
+        self._close({})
 
     def on_federation_end(self, loop: Any) -> None:
         """Write the summary and close the run."""
-        if self._logger is None:
+        self._close({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
+
+    def _close(self, summary: dict[str, Any]) -> None:
+        logger, self._logger = self._logger, None
+        if logger is None:
             return
-        run = self._logger.experiment
-        run.summary.update({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
-        run.finish()
-        self._logger = None
+
+        def finish() -> None:
+            logger.experiment.summary.update(summary)
+            logger.experiment.finish()
+
+        closing = threading.Thread(target=lambda: self._attempt("W&B fails", finish), daemon=True)
+        closing.start()
+        closing.join(_SECONDS_TO_FINISH)
+        if closing.is_alive():
+            _LOG.warning("W&B does not answer; `wandb sync %s/wandb/*run-*` uploads the run later", self.save_dir)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the run's id, so that a resumed run goes on in the same one."""
@@ -119,7 +156,7 @@ class WandbMetrics(Callback):
         self._reached = dict(state_dict["reached"])
 
 
-def _has_key() -> bool:
+def has_key() -> bool:
     """Whether W&B could log in: a key in the environment or stored by ``wandb login``."""
     if os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun"):
         return False

@@ -39,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, help="threads of each run (default: cores / jobs)")
     parser.add_argument("--out", help="folder of all runs (default: runs/compare_<data>)")
     parser.add_argument("--project", help="W&B project (default: the name of the folder)")
-    parser.add_argument("--overwrite", action="store_true", help="replace finished runs of another config")
+    parser.add_argument("--overwrite", action="store_true", help="start all runs anew and replace what is there")
     parser.add_argument("--no-report", action="store_true", help="make no report at the end")
     return parser
 

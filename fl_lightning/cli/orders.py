@@ -6,7 +6,7 @@ from typing import Any
 
 from fl_lightning.cli import configs
 
-_OURS = ("--seed", "--run_dir", "--print_config", "--config")
+_OURS = ("--seed", "--run_dir", "--print_config", "--config", "--resume")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Order:
     configs: list[str]  # laid on each other in order
     run_dir: str
     overrides: list[str] = field(default_factory=list)
-    overwrite: bool = False  # whether a finished run of another config is replaced
+    overwrite: bool = False  # whether what is in the folder is replaced
 
     @property
     def name(self) -> str:
@@ -78,7 +78,7 @@ def parse_algorithms(text: str) -> list[str]:
 def _check_overrides(overrides: list[str]) -> None:
     for text in overrides:
         if text.partition("=")[0] in _OURS:
-            raise configs.ConfigError(f"{text} is decided by compare: use --seeds, --out, --config or --algorithms")
+            raise configs.ConfigError(f"{text} is decided by compare: use --seeds, --out, --configs or --overwrite")
     if overrides and not overrides[0].startswith("--"):
         raise configs.ConfigError(f"{overrides[0]!r} is not understood: settings are given as --loop.rounds 10")
 

@@ -15,12 +15,9 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-import yaml
-
 from fl_lightning.cli import configs
 from fl_lightning.cli.orders import Order
 
-_UNCOMPARED = ("run_dir", "logger")
 _SECONDS_BETWEEN_EVENTS = 0.2
 
 
@@ -47,49 +44,28 @@ def send(answers: TextIO, **event: Any) -> None:
     answers.flush()
 
 
-def is_finished(run_dir: Path, config: str, overwrite: bool) -> bool:
-    """Whether the folder holds the finished run of this config, so that there is nothing to do.
-
-    Raises:
-        ConfigError: It holds a finished run of another config, which is not thrown away without being asked.
-    """
-    try:
-        json.loads((run_dir / "summary.json").read_text())
-        found = yaml.safe_load((run_dir / "config.yaml").read_text())
-    except (OSError, ValueError, yaml.YAMLError):
-        return False
-    if not (run_dir / "model.ckpt").is_file() or not isinstance(found, dict):
-        return False
-    wanted = yaml.safe_load(config)
-    different = [
-        key for key in sorted({*found, *wanted} - {*_UNCOMPARED}) if key not in found or found[key] != wanted.get(key)
-    ]
-    if different and not overwrite:
-        raise configs.ConfigError(
-            f"{run_dir} holds a finished run of another config ({', '.join(different)} differ): "
-            "give another --out, or --overwrite"
-        )
-    return not different
-
-
 def execute(order: Order, answers: TextIO) -> str:
-    """Make one run, and return ``kept`` if it was there already, else ``finished``."""
+    """Make one run or go on with it, and return ``kept`` if it was finished already, else ``finished``."""
     from fl_lightning.cli import building  # heavy: torch, lightning
+    from fl_lightning.cli.train import split_arguments
 
-    settings = building.parse(configs.compose(order.configs), [*order.overrides, "--seed", str(order.seed)])
+    trusted, overrides = split_arguments(order.overrides, "--trust")
+    settings = building.parse(configs.compose(order.configs), [*overrides, "--seed", str(order.seed)], trusted)
     settings.run_dir = order.run_dir
-    run_dir = Path(order.run_dir)
     if isinstance(settings.fabric.devices, int) and settings.fabric.devices > 1:
         raise configs.ConfigError("compare makes each run in one process: use --fabric.devices 1 and --jobs")
-    if is_finished(run_dir, building.dump(settings), order.overwrite):
-        return "kept"
-    shutil.rmtree(run_dir, ignore_errors=True)
-    run = building.build(
-        settings, f"{order.data}_{order.algorithm}", {"data": order.data, "algorithm": order.algorithm}
-    )
-    run.loop.callbacks.append(Ticker(answers))
-    run.execute()
-    return "finished"
+    labels = {"data": order.data, "algorithm": order.algorithm}
+    run = building.build(settings, f"{order.data}_{order.algorithm}", labels)
+    run.loop.callbacks.insert(0, Ticker(answers))
+    _sweep(run.run_dir, order.overwrite)
+    return run.execute("never" if order.overwrite else "auto").value
+
+
+def _sweep(run_dir: Path, overwrite: bool) -> None:
+    """Delete the logs of a run that starts anew: uploaded, they would stand beside the new ones."""
+    if overwrite or not any((run_dir / "checkpoints").glob("*.ckpt")):
+        for folder in ("wandb", "tensorboard"):
+            shutil.rmtree(run_dir / folder, ignore_errors=True)
 
 
 def serve(order: Order, answers: TextIO) -> None:

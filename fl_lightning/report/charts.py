@@ -77,7 +77,7 @@ def tick_words(x: Scale | None, y: Scale | None, wanted: int = 5) -> str:
 
 
 def _across(series: Sequence[Series]) -> Scale:
-    """Return the x-axis: logarithmic where some spend so much more than most that the rest would be pressed together."""
+    """Return the x-axis: logarithmic where some spend so much that the rest would be pressed together."""
     ends = sorted(float(s.band.x[-1]) for s in series) or [1.0]
     starts = [float(s.band.x[0]) for s in series if s.band.x[0] > 0]
     if starts and ends[-1] > _STRETCH * ends[len(ends) // 2]:

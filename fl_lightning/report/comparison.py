@@ -121,11 +121,11 @@ class Comparison:
             entry.name
             for entry in self.entries
             if any(
-                not np.array_equal(run.clients.get(column), own[run.seed].clients.get(column))
+                not np.array_equal(run.clients[column], own[run.seed].clients[column])
                 for run in entry.runs
                 if run.seed in own and len(run.metrics["round"]) == len(own[run.seed].metrics["round"])
                 for column in columns
-                if column in run.clients
+                if column in run.clients and column in own[run.seed].clients
             )
         ]
 

@@ -1,6 +1,7 @@
 """The figures of a report as PNG and SVG, for papers and slides. Matplotlib is imported only here."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fl_lightning.report.page import colours
 
 _COLOURS = ("#c8440a", "#0072b2", "#00805e", "#b4508c", "#b07a00", "#3f9bd1", "#6b5b95", "#5f6368")
 _LINES = {"": "-", "6 3": (0, (6, 3)), "2 2.5": (0, (2, 2.5)), "9 3 2 3": (0, (9, 3, 2, 3)), "1 4": (0, (1, 3))}
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -161,7 +162,7 @@ def write_figures(comparison: Comparison, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     metric = comparison.metric
     makers: dict[str, Callable[[], Figure | None]] = {
-        f"{metric}_by_{axis}": lambda axis=axis: curve_figure(comparison, axis, metric) for axis in AXES
+        f"{metric}_by_{axis}": partial(curve_figure, comparison, axis, metric) for axis in AXES
     }
     makers |= {
         "final": lambda: final_figure(comparison),

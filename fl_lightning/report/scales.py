@@ -50,9 +50,9 @@ class Scale:
             return [10.0**power for power in range(first, last + 1, step)]
         raw = (self.high - self.low) / wanted or 1.0
         unit = 10.0 ** math.floor(math.log10(raw))
-        step = min((factor * unit for factor in (1, 2, 5, 10)), key=lambda size: abs(math.log(size / raw)))
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [round(index * step, 12) for index in range(first, last + 1)]
+        size = min((factor * unit for factor in (1, 2, 5, 10)), key=lambda size: abs(math.log(size / raw)))
+        first, last = math.ceil(self.low / size - 1e-9), math.floor(self.high / size + 1e-9)
+        return [round(index * size, 12) for index in range(first, last + 1)]
 
 
 def nice_top(value: float) -> float:
