@@ -33,7 +33,7 @@ from fl_lightning.types import (
 )
 
 _FORECAST_ROUNDS = 256
-_FORECAST_SEED = 0x5EED
+_FORECAST_OFFSET = 1 << 31  # rounds that are never played, of the same run: what is drawn once stays as it is
 
 
 class FederatedLoop:
@@ -95,6 +95,7 @@ class FederatedLoop:
         self.round_index = 0  # rounds finished
         self.should_stop = False  # a callback sets this to end after the round
         self.interrupted = False  # set from outside, at any moment, to pause after the round
+        self.state: ModelState
 
     def run(
         self, module: LightningModule, federation: Federation, resume_from: dict[str, Any] | None = None
@@ -134,7 +135,8 @@ class FederatedLoop:
         """Whether any process was told to stop; all of them must leave after the same round."""
         if self.fabric.world_size > 1:
             told = torch.tensor(float(self.interrupted), device=self.fabric.device)
-            self.interrupted = bool(self.fabric.all_reduce(told, reduce_op="sum") > 0)
+            total: Any = self.fabric.all_reduce(told, reduce_op="sum")
+            self.interrupted = float(total) > 0
         return self.interrupted
 
     def _setup(self, module: LightningModule, federation: Federation) -> None:
@@ -196,10 +198,10 @@ class FederatedLoop:
         return Profiles(self.client_weights, conditions.num_steps, conditions.failure_rates, accumulation)
 
     def _forecast(self, lr: float) -> Iterator[Profiles]:
-        """Yield the profiles of typical rounds, from a random stream that no real round uses."""
+        """Yield the profiles of typical rounds, from random streams that no real round uses."""
         num_rounds = max(16, min(_FORECAST_ROUNDS, 10_000_000 // len(self.client_weights)))
         for index in range(1, num_rounds + 1):
-            conditions = self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed + _FORECAST_SEED)
+            conditions = self.schedule.configure_conditions(_FORECAST_OFFSET + index, self.steps_per_epoch, self.seed)
             yield self._profiles(conditions, lr)
 
     def _plan(self, index: int) -> tuple[RoundPlan, EngineProbe]:

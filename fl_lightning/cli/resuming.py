@@ -59,10 +59,14 @@ def _is_free(key: str) -> bool:
 def differences(there: str, here: str, also_free: tuple[str, ...] = ()) -> list[str]:
     """Return what differs between two configurations, other than what does not change a result."""
     old, new = flat(yaml.safe_load(there)), flat(yaml.safe_load(here))
-    return [
-        f"{key} is {_shown(old.get(key, _MISSING))} there and {_shown(new.get(key, _MISSING))} here"
+    keys = [
+        key
         for key in sorted({*old, *new})
         if not _is_free(key) and key not in also_free and old.get(key, _MISSING) != new.get(key, _MISSING)
+    ]
+    keys.sort(key=lambda key: key not in old or key not in new)  # arguments of a class that is not used there come last
+    return [
+        f"{key} is {_shown(old.get(key, _MISSING))} there and {_shown(new.get(key, _MISSING))} here" for key in keys
     ]
 
 
