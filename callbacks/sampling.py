@@ -6,6 +6,7 @@ import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.protocols import Forecast, Probe
 from fl_lightning.samplers import Drawing, Sampler
 from fl_lightning.seeding import Purpose, generator
@@ -28,6 +29,10 @@ class SamplerSelection(Callback):
                 f"clients_per_round={clients_per_round} must be a number of clients (at least 1) or a share in (0, 1)"
             )
         self.sampler, self.clients_per_round, self.drawing = sampler, clients_per_round, drawing
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Refuse a plain Trainer."""
+        refuse_trainer(self, "it draws clients, and a Trainer is one client", "no sampler")
 
     def num_draws(self, num_clients: int) -> int:
         """Return K."""

@@ -11,6 +11,7 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.radio import RayleighOutage
+from fl_lightning.callbacks.trainer import global_seed
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Conditions, IntVector, Vector
 
@@ -83,6 +84,7 @@ class HeterogeneitySchedule(Callback):
         self.num_steps, self.failure_rates = num_steps, failure_rates
         self.dynamic, self.unit, self.radio = dynamic, unit, radio
         self._trace = read_trace(Path(trace)) if trace is not None else None
+        self.failure_rate: float | None = None  # q of this epoch, in a plain Trainer
 
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
         """Return T and q of all clients in this round."""
@@ -100,6 +102,17 @@ class HeterogeneitySchedule(Callback):
             rates = self.radio(num_clients, round_index, seed)
         _check_values(num_steps, rates)
         return Conditions(num_steps * steps_per_epoch if self.unit == "epochs" else num_steps, rates)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """In a plain Trainer, which is one client: end this epoch after T batches, or with the data."""
+        loader_batches = self._loader_batches = getattr(self, "_loader_batches", trainer.num_training_batches)
+        one_client = np.array([1 if loader_batches == float("inf") else loader_batches], dtype=np.int64)
+        conditions = self.configure_conditions(trainer.current_epoch + 1, one_client, global_seed())
+        self.failure_rate = float(conditions.failure_rates[0])
+        num_batches = int(min(conditions.num_steps[0] * trainer.accumulate_grad_batches, loader_batches))
+        trainer.fit_loop.max_batches = num_batches
+        if isinstance(trainer.val_check_interval, float):  # validate at the end of the shortened epoch
+            trainer.val_check_batch = max(1, int(num_batches * trainer.val_check_interval))
 
 
 def _bounds(value: Any) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from fl_lightning.types import RoundResult
 
 
 class StopAtTarget(Callback):
-    """Ends the run after the first round whose accuracy reaches a target.
+    """Ends the run after the first round whose accuracy reaches a target; in a plain Trainer, after that epoch.
 
     Args:
         target: The value to reach.
@@ -24,3 +24,9 @@ class StopAtTarget(Callback):
         value = result.metrics.get(self.monitor)
         if value is not None and value >= self.target:
             loop.should_stop = True
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Ask a plain Trainer to stop once the target is reached."""
+        value = trainer.callback_metrics.get(self.monitor)
+        if value is not None and not trainer.sanity_checking and float(value) >= self.target:
+            trainer.should_stop = True

@@ -39,18 +39,38 @@ class ComputationTime(Callback):
         seconds = num_steps * np.asarray(self.seconds_per_step, dtype=np.float64)
         probing = plan.probed_steps * float(np.mean(self.seconds_per_step))
         round_time = float(seconds.max()) + probing / len(num_steps)
-        self.local_steps += int(num_steps.sum()) + plan.probed_steps
-        self.computation_time += float(seconds.sum()) + probing
+        self._add(int(num_steps.sum()) + plan.probed_steps, float(seconds.sum()) + probing, round_time)
+        return self._columns(round_time, result.training_seconds)
+
+    def _add(self, local_steps: int, computation_time: float, round_time: float) -> None:
+        self.local_steps += local_steps
+        self.computation_time += computation_time
         self.synchronous_time += round_time
         self.wall_time = time.perf_counter() - self._resumed_at
+
+    def _columns(self, round_time: float, training_seconds: float) -> dict[str, float]:
         return {
             "local_steps": self.local_steps,
             "computation_time": self.computation_time,
             "round_time": round_time,
             "synchronous_time": self.synchronous_time,
-            "training_seconds": result.training_seconds,
+            "training_seconds": training_seconds,
             "wall_time": self.wall_time,
         }
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """In a plain Trainer: start the clocks of the training and of the epoch."""
+        now = time.perf_counter()
+        if trainer.current_epoch == 0 or self.wall_time == 0:
+            self._resumed_at = now - self.wall_time
+        self._epoch_began, self._steps_before = now, trainer.global_step
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """In a plain Trainer, whose one device is a client: log the same columns for an epoch."""
+        num_steps = trainer.global_step - self._steps_before
+        seconds = num_steps * float(np.mean(self.seconds_per_step))
+        self._add(num_steps, seconds, seconds)
+        pl_module.log_dict(self._columns(seconds, time.perf_counter() - self._epoch_began))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums."""

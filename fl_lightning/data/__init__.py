@@ -2,6 +2,7 @@
 
 from fl_lightning.data.cifar10 import CIFAR10, load_cifar10
 from fl_lightning.data.cinic10 import CINIC10, load_cinic10
+from fl_lightning.data.datamodule import FromDataModule
 from fl_lightning.data.digits import Digits
 from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
 from fl_lightning.data.figure import partition_figure
@@ -18,6 +19,7 @@ __all__ = [
     "DatasetFederation",
     "Digits",
     "Dirichlet",
+    "FromDataModule",
     "GivenIndices",
     "Images",
     "OneClassPerClient",

@@ -1,6 +1,6 @@
 """Clients' data in memory: one copy of the examples and, for each client, which of them are its own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,10 +114,16 @@ class DatasetFederation:
     Args:
         datasets: For each client its map-style data set.
         test: The common test data.
+        collate: Makes a batch of a list of examples.
     """
 
-    def __init__(self, datasets: Sequence[Dataset[Any]], test: Dataset[Any]) -> None:
-        self.datasets, self.test = list(datasets), test
+    def __init__(
+        self,
+        datasets: Sequence[Dataset[Any]],
+        test: Dataset[Any],
+        collate: Callable[[list[Any]], Any] = default_collate,
+    ) -> None:
+        self.datasets, self.test, self.collate = list(datasets), test, collate
         self._sizes: IntVector = np.array([_length(dataset) for dataset in self.datasets], dtype=np.int64)
         _refuse_empty(self._sizes)
         self._num_test = _length(test)
@@ -135,12 +141,12 @@ class DatasetFederation:
     def batch(self, client: int, indices: IntVector) -> Any:
         """Return the client's examples ``indices``, collated."""
         _check_indices(client, indices, int(self._sizes[client]))
-        return default_collate([self.datasets[client][int(index)] for index in indices])
+        return self.collate([self.datasets[client][int(index)] for index in indices])
 
     def test_batches(self, batch_size: int) -> Iterator[Any]:
         """Yield the test data in order; the last batch may be smaller."""
         for start in range(0, self._num_test, batch_size):
-            yield default_collate([self.test[index] for index in range(start, min(start + batch_size, self._num_test))])
+            yield self.collate([self.test[index] for index in range(start, min(start + batch_size, self._num_test))])
 
     def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
         """Return nothing: a plain data set knows no optimum."""

@@ -1,0 +1,119 @@
+"""Our callbacks in a plain Trainer: what they do there, and what they refuse."""
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch.utils.data import DataLoader, TensorDataset
+
+from fl_lightning.callbacks import (
+    ChannelFailures,
+    ComputationTime,
+    HeterogeneitySchedule,
+    SamplerSelection,
+    StopAtTarget,
+)
+from fl_lightning.callbacks.schedule import Group
+from fl_lightning.samplers import Importance
+from fl_lightning.seeding import Purpose, generator
+from systems import gaussian_federation, linear_module
+
+
+class Watch(Callback):
+    """Comes last, so it sees what the others have left."""
+
+    def __init__(self):
+        self.batches, self.weights, self.logged = [], [], []
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        self.batches.append(0)
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.batches[-1] += 1
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.weights.append(pl_module.network.weight.detach().clone())
+        self.logged.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+
+def fit(*callbacks, epochs=6, module=None):
+    seed_everything(3, verbose=False)
+    watch = Watch()
+    trainer = Trainer(
+        max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[*callbacks, watch],
+    )  # fmt: skip
+    loader = DataLoader(TensorDataset(*gaussian_federation().train), batch_size=6)  # 12 batches
+    module = module or linear_module()
+    trainer.fit(module, loader)
+    return watch, trainer
+
+
+def test_a_lost_epoch_goes_back_and_the_rest_stays():
+    channel = ChannelFailures(failure_rate=0.5)
+    before = linear_module().network.weight.detach().clone()
+    watch, _ = fit(channel, epochs=10)
+    arrived = [generator(3, Purpose.LINK, epoch).random() >= 0.5 for epoch in range(1, 11)]
+    assert channel.num_lost == arrived.count(False) > 0
+    for came, left, right in zip(arrived, [before, *watch.weights], watch.weights, strict=False):
+        assert torch.equal(left, right) != came
+
+
+def test_optimizer_state_goes_back_too():
+    class WithMomentum(type(linear_module())):
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+    torch.manual_seed(0)
+    module = WithMomentum(torch.nn.Linear(5, 3), 3)
+    watch, trainer = fit(ChannelFailures(failure_rate=1 - 1e-12), epochs=2, module=module)
+    assert torch.equal(watch.weights[0], watch.weights[1])
+    assert not trainer.optimizers[0].state_dict()["state"]
+
+
+def test_the_schedule_limits_the_steps_of_an_epoch():
+    schedule = HeterogeneitySchedule(groups=[Group(1.0, (2, 9), 0.3)])
+    watch, _ = fit(schedule)
+    expected = [int(schedule.configure_conditions(e, np.array([12]), 3).num_steps[0]) for e in range(1, 7)]
+    assert watch.batches == expected
+    assert len(set(expected)) > 1
+
+
+def test_a_schedule_longer_than_the_data_takes_the_data():
+    assert fit(HeterogeneitySchedule(num_steps=50, failure_rates=0.0), epochs=2)[0].batches == [12, 12]
+
+
+def test_the_channel_takes_its_rate_from_the_schedule_or_asks_for_one():
+    channel = ChannelFailures()
+    fit(HeterogeneitySchedule(num_steps=3, failure_rates=1 - 1e-12), channel, epochs=2)
+    assert channel.num_lost == 2
+    with pytest.raises(MisconfigurationException, match=r"failure_rate=0\.3"):
+        fit(ChannelFailures())
+
+
+def test_the_same_time_columns_are_logged():
+    times = ComputationTime(seconds_per_step=0.5)
+    watch, _ = fit(times, HeterogeneitySchedule(num_steps=4, failure_rates=0.0), epochs=3)
+    assert times.local_steps == 12
+    assert watch.logged[-1]["local_steps"] == 12
+    assert watch.logged[-1]["computation_time"] == 6
+    assert watch.logged[-1]["round_time"] == 2
+    assert watch.logged[-1]["wall_time"] > 0
+
+
+def test_a_trainer_stops_at_the_target():
+    class Validated(type(linear_module())):
+        def validation_step(self, batch, batch_idx):
+            self.log("accuracy", 0.9)
+
+        def val_dataloader(self):
+            return DataLoader(TensorDataset(*gaussian_federation().train), batch_size=72)
+
+    watch, _ = fit(StopAtTarget(0.8, "accuracy"), module=Validated(torch.nn.Linear(5, 3), 3))
+    assert len(watch.batches) == 1
+
+
+def test_sampling_has_no_meaning_in_a_trainer():
+    with pytest.raises(MisconfigurationException, match="SamplerSelection has no meaning in a plain Trainer"):
+        fit(SamplerSelection(Importance(), 3))
