@@ -1,0 +1,114 @@
+import csv
+import math
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+
+from fl_lightning.report import comparison, loading, tables
+from made_runs import make_comparison, make_run
+
+
+@pytest.fixture
+def compared(tmp_path):
+    return comparison.compare(loading.load_all([make_comparison(tmp_path)])[0])
+
+
+def rows_of(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_best_first_and_reference_by_name(compared):
+    assert [entry.name for entry in compared.entries] == ["scaffold", "fedacs", "fedavg"]
+    assert compared.reference.name == "fedacs"
+
+
+def test_targets_are_the_configured_one_and_one_that_half_of_all_reach(compared):
+    assert compared.targets == (0.3, 0.4)
+
+
+def test_tables_equal_an_independent_computation_from_the_files(tmp_path, compared):
+    """Straight from metrics.csv, with nothing of the report's own code."""
+    target = 0.4
+    spent, final = {}, {}
+    for folder in sorted(tmp_path.glob("*/seed_*")):
+        key = folder.parent.name, int(folder.name.removeprefix("seed_"))
+        rows = rows_of(folder / "metrics.csv")
+        final[key] = float(rows[-1]["test_accuracy"])
+        spent[key] = next((row for row in rows if float(row["test_accuracy"]) >= target), None)
+    for record in tables.target_table(compared, target).records:
+        own = [spent[record["algorithm"], seed] for seed in range(3)]
+        base = [spent["fedacs", seed] for seed in range(3)]
+        reached = [row for row in own if row]
+        both = [(a, b) for a, b in zip(own, base, strict=True) if a and b]
+        assert (record["reached"], record["seeds"]) == (len(reached), 3)
+        for axis in ("round", "local_steps", "computation_time"):
+            values = [float(row[axis]) for row in reached]
+            mean = sum(values) / len(values) if values else math.nan
+            ratio = sum(float(a[axis]) for a, _ in both) / sum(float(b[axis]) for _, b in both) if both else math.nan
+            assert record[f"{axis}_to_target"] == pytest.approx(mean, nan_ok=True)
+            assert record[f"{axis}_ratio"] == pytest.approx(ratio, nan_ok=True)
+    for record in tables.final_table(compared).records:
+        values = np.array([final[record["algorithm"], seed] for seed in range(3)])
+        base = np.array([final["fedacs", seed] for seed in range(3)])
+        assert record["final_test_accuracy"] == pytest.approx(values.mean())
+        assert record["standard_deviation"] == pytest.approx(values.std(ddof=1))
+        assert record["difference"] == pytest.approx((values - base).mean())
+        half = 4.302652729911275 * (values - base).std(ddof=1) / math.sqrt(3)  # t of 2 degrees of freedom, 97.5 %
+        assert record["interval_high"] - record["difference"] == pytest.approx(half)
+
+
+def test_a_loser_is_shown_losing(compared):
+    rows = {row[0]: row for row in tables.final_table(compared).rows}
+    assert rows["scaffold"][3].startswith("+")
+    assert rows["scaffold"][5] == "3 / 0"
+    assert rows["fedavg"][3].startswith("−")
+    never = {row[0]: row for row in tables.target_table(compared, 0.4).rows}["fedavg"]
+    assert never[1:] == ("0/3", "–", "–", "–", "–", "–", "–")
+
+
+def test_csv_markdown_and_latex_have_a_line_for_each_algorithm(compared):
+    for table in tables.all_tables(compared):
+        assert len(table.to_csv().splitlines()) == 1 + 3
+        assert sum(line.startswith("|") for line in table.to_markdown().splitlines()) == 2 + 3
+        latex = table.to_latex()
+        assert latex.count(r"\\") == 1 + 3
+        assert not set("±–×−≥Ω") & set(latex)
+
+
+def test_latex_escapes_names(tmp_path):
+    make_run(tmp_path, "my_own & 100%", 0)
+    made = comparison.compare(loading.load_all([tmp_path])[0])
+    assert r"my\_own \& 100\%" in tables.final_table(made).to_latex()
+
+
+def test_one_name_with_two_settings_becomes_two_entries(tmp_path):
+    make_comparison(tmp_path / "a", 1, 2)
+    make_comparison(tmp_path / "b", 1, 2)
+    for path in (tmp_path / "b").rglob("config.yaml"):
+        config = yaml.safe_load(path.read_text())
+        config["loop"]["lr"] = 0.5
+        path.write_text(yaml.safe_dump(config))
+    made = comparison.compare(loading.load_all([tmp_path])[0])
+    assert sorted(entry.name for entry in made.entries) == ["fedacs lr=0.5", "fedacs lr=null"]
+    assert list(made.differences) == ["loop.lr"]
+
+
+def test_runs_that_met_other_conditions_are_told(tmp_path):
+    make_comparison(tmp_path, 2, 2)
+    path = tmp_path / "fedavg" / "seed_1" / "clients.csv"
+    path.write_text(path.read_text().replace("25.0", "24.0", 1))
+    assert comparison.compare(loading.load_all([tmp_path])[0]).unpaired == ["fedavg"]
+
+
+def test_without_the_reference_another_takes_its_place(tmp_path):
+    make_comparison(tmp_path, 3, 1)
+    shutil.rmtree(tmp_path / "fedacs")
+    assert comparison.compare(loading.load_all([tmp_path])[0]).reference.name == "fedavg"
+
+
+def test_nothing_to_report_is_an_error():
+    with pytest.raises(ValueError, match="no finished run"):
+        comparison.compare([])
