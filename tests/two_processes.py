@@ -1,0 +1,66 @@
+"""A run that ``test_engine_distributed.py`` starts with one and with two processes; not a test itself."""
+
+import sys
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
+from fl_lightning.data.federation import TensorFederation
+from fl_lightning.engine import Engine
+from fl_lightning.loop import FederatedLoop
+from fl_lightning.module import FederatedModule
+from fl_lightning.networks import DigitsNet
+from fl_lightning.samplers import Importance
+
+
+def network(mode: str) -> nn.Module:
+    if mode == "stacked":
+        return DigitsNet()
+    convolution = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    return nn.Sequential(convolution, nn.Linear(72, 10))
+
+
+def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    module = FederatedModule(network(mode))
+    x, y = torch.randn(90, 1, 8, 8), torch.randint(0, 10, (90,))
+    parts = np.split(np.random.default_rng(0).permutation(90), [4, 20, 28, 36, 44, 60, 68])
+    loop = FederatedLoop(
+        rounds=3,
+        lr=0.05,
+        schedule=HeterogeneitySchedule(groups=[Group(1.0, (1, 6), 0.3)]),
+        sampling=SamplerSelection(Importance(), 5),
+        channel=ChannelFailures(),
+        engine=Engine(mode, threads=1),
+        batch_size=8,
+        fabric=fabric,
+    )
+    state = loop.run(module, TensorFederation((x, y), (x[:20], y[:20]), parts))
+    clients = np.array([0, 2, 3, 7])
+    work = loop._work(4, np.arange(1, 9), 0.05)
+    updates = loop.engine.train(state, clients, work)
+    return {
+        "weights": state.weights,
+        "buffers": state.buffers,
+        "deltas": updates.deltas,
+        "update_buffers": updates.buffers,
+        "update_losses": torch.from_numpy(updates.losses),
+        "losses": torch.from_numpy(loop.engine.losses(state, clients, 4)),
+        "gradients": loop.engine.gradients(state, clients, 4),
+        "nobody": loop.engine.train(state, np.array([], dtype=np.int64), work).deltas,
+    }
+
+
+def main(devices: int, path: str) -> None:
+    fabric = Fabric(accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto")
+    fabric.launch()
+    result = {mode: played(mode, fabric) for mode in ("stacked", "sequential")}
+    torch.save(result, f"{path}/{devices}_{fabric.global_rank}.pt")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
