@@ -11,6 +11,8 @@ _COMMANDS = {
     "report": "make a page, figures and tables:  fl-lightning report runs/compare_digits",
     "dashboard": "make a W&B workspace of a comparison:  fl-lightning dashboard --project compare_digits",
     "data": "fetch or look at a data set:  fl-lightning data fetch mnist",
+    "diagnose": "see which objective each algorithm would optimise:  fl-lightning diagnose --config mnist.yaml",
+    "figure": "draw a figure of the paper:  fl-lightning figure toy-static",
 }
 
 

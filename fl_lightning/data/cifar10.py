@@ -38,6 +38,7 @@ class CIFAR10:
 
     name = "cifar10"
     num_classes = 10
+    class_sizes = (5000,) * 10  # of the training examples
     class_names = CLASS_NAMES
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 

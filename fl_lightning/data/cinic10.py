@@ -29,6 +29,7 @@ class CINIC10:
 
     name = "cinic10"
     num_classes = 10
+    class_sizes = (9000,) * 10  # of the training examples
     class_names = CLASS_NAMES
     mean, std = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)
 

@@ -7,6 +7,8 @@ from fl_lightning.data.federation import TensorFederation
 from fl_lightning.data.images import split
 from fl_lightning.data.partitions import Partition
 
+_CLASS_SIZES = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
+
 
 class Digits:
     """1797 handwritten digits of 8x8 pixels.
@@ -24,6 +26,11 @@ class Digits:
         if not 0 < test_fraction < 1:
             raise ValueError(f"test_fraction must lie between 0 and 1, got {test_fraction!r}")
         self.partition, self.test_fraction = partition, test_fraction
+
+    @property
+    def class_sizes(self) -> tuple[int, ...]:
+        """Number of training examples of each class."""
+        return tuple(size - round(self.test_fraction * size) for size in _CLASS_SIZES)
 
     def load(self, seed: int) -> TensorFederation:
         """Return the digits as float images in [0, 1] of shape (1, 8, 8), split among the clients."""

@@ -42,6 +42,7 @@ class MNIST:
 
     name = "mnist"
     num_classes = 10
+    class_sizes = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)  # of the training examples
     class_names = tuple(map(str, range(10)))
     mean, std = (0.1307,), (0.3081,)
 

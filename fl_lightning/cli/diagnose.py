@@ -1,0 +1,235 @@
+"""``fl-lightning diagnose``: which objective each algorithm would really optimise, before anybody trains."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fl_lightning.cli import configs
+from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.clients import ClientTable, read_clients
+
+if TYPE_CHECKING:
+    from fl_lightning.diagnosis import Diagnosis, Recommendation
+    from fl_lightning.rehearsal import System
+
+_ROUNDS, _STATIC_ROUNDS = 96, 16
+_CONDITIONS_SEED = 0x5EED
+
+
+def main(arguments: list[str]) -> int:
+    """Diagnose a configuration or a table of clients."""
+    parser = OneLineParser(
+        prog="fl-lightning diagnose",
+        description="Show which objective each algorithm would really optimise on your clients, and recommend one. "
+        "Nothing is trained and no data is loaded. Any key of the config can be overridden: --loop.lr 0.1",
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--config", help=f"a file or a shipped config such as mnist.yaml (default: {configs.DEMO})")
+    source.add_argument("--clients", metavar="CSV", help="columns num_steps, failure_rate and, optionally, weight")
+    parser.add_argument("--algorithms", default="all", help="names, separated by commas (default: all)")
+    parser.add_argument("--clients_per_round", metavar="K", help="number of draws, or share of the clients below 1")
+    parser.add_argument("--picture", default="diagnosis.png", help="file to draw to (default: diagnosis.png)")
+    options, overrides = parser.parse_known_args(arguments)
+    for word in overrides[:1]:
+        if not word.startswith("--loop.") and not word.startswith(("--data", "--seed")):
+            parser.error(f"unrecognized arguments: {word}")
+    if options.clients_per_round is not None:
+        overrides += ["--loop.sampling.clients_per_round", options.clients_per_round]
+    _diagnose(options, overrides, read_clients(options.clients) if options.clients else None)
+    return 0
+
+
+def _diagnose(options: argparse.Namespace, overrides: list[str], table: ClientTable | None) -> None:
+    import torch
+    from rich.console import Console
+
+    from fl_lightning.cli import parts  # heavy: torch, lightning
+    from fl_lightning.diagnosis import recommend
+    from fl_lightning.figures.diagnosis import diagnosis_figure
+
+    torch.set_num_threads(1)  # a handful of numbers: threads would only wait for each other
+    console = Console(width=None if _is_terminal() else 150)
+    outer, inner = parts.split_overrides(overrides)
+    merged = configs.compose([] if table is not None else [options.config or configs.DEMO])
+    if table is not None:
+        system, label_counts, notes = _system_of_csv(table, merged)
+    else:
+        system, label_counts, notes = _system_of_config(merged, outer)
+    found, unknown = diagnoses(merged, system, parts.names_given(options.algorithms), inner)
+    title = options.clients or options.config or configs.DEMO
+    console.print(_table(found, unknown, system, title))
+    for note in notes:
+        console.print(f"[dim]{note}[/]")
+    choice = recommend(found)
+    for line in advice(found, choice, label_counts):
+        console.print(line, highlight=False)
+    picture = Path(options.picture)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    mean = [
+        np.mean([getattr(each, name) for each in system.conditions], axis=0) for name in ("num_steps", "failure_rates")
+    ]
+    diagnosis_figure(found, mean[0], mean[1], recommended=choice.name).savefig(picture)
+    console.print(f"picture: {picture}", highlight=False)
+
+
+def _is_terminal() -> bool:
+    import sys
+
+    return sys.stdout.isatty()
+
+
+def _system_of_csv(table: ClientTable, merged: dict[str, Any]) -> tuple["System", Any, list[str]]:
+    from fl_lightning.callbacks import ChannelFailures
+    from fl_lightning.rehearsal import System
+    from fl_lightning.types import Conditions
+
+    rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
+    conditions = [Conditions(table.num_steps, table.failure_rates)] * rounds
+    return System(table.weights, conditions, ChannelFailures(), merged["loop"].get("lr", 0.02)), None, []
+
+
+def _system_of_config(merged: dict[str, Any], overrides: list[str]) -> tuple["System", Any, list[str]]:
+    from fl_lightning.cli import parts
+    from fl_lightning.data.sizes import expected_sizes
+    from fl_lightning.engine.batches import steps_per_epoch
+    from fl_lightning.loop import target_weights
+    from fl_lightning.rehearsal import System
+
+    settings = parts.environment(merged, overrides)
+    loop, notes = settings.loop, []
+    sizes, label_counts = expected_sizes(settings.data, settings.seed)
+    if sizes is None:
+        sizes = settings.data.load(settings.seed).sizes
+        notes.append("The data was loaded, because nothing else tells how many examples each client has.")
+    epoch = steps_per_epoch(sizes, loop.batch_size)
+    conditions = [
+        loop.schedule.configure_conditions(index, epoch, settings.seed + _CONDITIONS_SEED)
+        for index in range(1, _num_rounds(len(sizes)) + 1)
+    ]
+    static = all(np.array_equal(vars(conditions[0])[name], vars(conditions[1])[name]) for name in vars(conditions[0]))
+    conditions = conditions[:_STATIC_ROUNDS] if static else conditions
+    return System(target_weights(loop.weights, sizes), conditions, loop.channel, loop.lr), label_counts, notes
+
+
+def _num_rounds(num_clients: int) -> int:
+    return int(np.clip(1_000_000 // num_clients, 4, _ROUNDS))
+
+
+def diagnoses(
+    merged: dict[str, Any], system: "System", names: list[str], overrides: list[str]
+) -> tuple[list["Diagnosis"], list[str]]:
+    """Return what is known of each algorithm, and the names of those whose objective depends on the data."""
+    from fl_lightning import rehearsal
+    from fl_lightning.cli import parts
+    from fl_lightning.diagnosis import diagnose
+
+    found, unknown = [], []
+    for name, algorithm in parts.algorithms(merged, names, overrides):
+        rounds = rehearsal.typical_rounds(algorithm, system)
+        if rounds is None:
+            unknown.append(name)
+        else:
+            found.append(diagnose(name, system.weights, rounds, rehearsal.needs(algorithm, system)))
+    return found, unknown
+
+
+def _table(found: list["Diagnosis"], unknown: list[str], system: "System", title: str) -> Any:
+    from rich.table import Table
+
+    table = Table(
+        title=f"What each algorithm would really optimise: {title}, {len(system.weights)} clients",
+        caption="L1: distance of its objective from yours, 0 to 2. step: relative to FedAvg, before calibration. "
+        "V: variance of a draw.\nV x work: 1 is the least that a consistent algorithm can have. -: changed by memory.",
+        title_justify="left",
+        caption_justify="left",
+        header_style="bold",
+    )
+    table.add_column("algorithm", no_wrap=True)
+    for name in ("L1", "chi²", "chi² a round", "favours", "forgets", "step", "steps a round", "V", "V x work"):
+        table.add_column(name, justify="right")
+    table.add_column("must be known or kept")
+    for each in sorted(
+        found, key=lambda one: (round(one.distance, 3), not one.variance_work < np.inf, one.variance_work)
+    ):
+        table.add_row(*_row(each), style="green" if each.consistent else "")
+    for name in unknown:
+        table.add_row(name, *["?"] * 9, "depends on the data", style="dim")
+    return table
+
+
+def _row(each: "Diagnosis") -> list[str]:
+    extremes = ["nobody", "nobody"]
+    if not each.consistent:
+        extremes = [f"{client} (x{each.ratios[client]:.2g})" for client in (each.favoured, each.forgotten)]
+    costs = [f"{value:.2f}" if np.isfinite(value) else "-" for value in (each.variance, each.variance_work)]
+    return [
+        each.name,
+        f"{each.distance:.3f}",
+        f"{each.chi_square:.3f}",
+        f"{each.round_chi_square:.2f}",
+        *extremes,
+        f"{each.step_length:.2f}",
+        f"{each.work:.1f}",
+        *costs,
+        str(each.needs),
+    ]
+
+
+def advice(found: list["Diagnosis"], choice: "Recommendation", label_counts: Any = None) -> list[str]:
+    """Return in plain words what is wrong with FedAvg, what to take instead, why, and what it must know."""
+    from fl_lightning.diagnosis import class_shares, distortion
+
+    lines = []
+    for each in found:
+        if each.name != "fedavg":
+            continue
+        wrong = [distortion("clients", each.weights, each.effective_weights)]
+        if label_counts is not None:
+            shares = [class_shares(values, label_counts) for values in (each.weights, each.effective_weights)]
+            wrong.append(distortion("classes", *shares))
+        said = "; ".join(sentence for sentence in wrong if sentence)
+        if each.consistent:
+            lines.append("FedAvg optimises the objective you asked for: your clients are alike enough.")
+        else:
+            lines.append(f"FedAvg would optimise something else{': ' + said if said else ''}.")
+    return lines + _recommendation(choice)
+
+
+def _recommendation(choice: "Recommendation") -> list[str]:
+    best = choice.best
+    if not best.consistent:
+        return [
+            f"None of these algorithms optimises your objective. Nearest: [bold]{best.name}[/], at distance "
+            f"{best.distance:.3f}; {best.name} must know: {best.needs}."
+        ]
+    others = [f"{each.name} {each.variance_work:.2f}" for each in choice.consistent if each is not best][:3]
+    compared = f" ({', '.join(others)})" if others else ""
+    lines = [
+        f"Recommended: [bold green]{best.name}[/]. It optimises the objective you asked for, and no other consistent "
+        f"algorithm here has less variance x work: {best.variance_work:.2f}{compared}.",
+        f"It must know: {_in_words(best)}",
+    ]
+    if choice.unknowing is not None:
+        lines.append(
+            f"If nobody knows q and work beforehand: [bold]{choice.unknowing.name}[/] ({choice.unknowing.needs}), or "
+            "FedACS with --loop.sampling.sampler.knowledge estimated, which learns them."
+        )
+    return lines
+
+
+def _in_words(each: "Diagnosis") -> str:
+    words = {"q": "failure rates", "work": "local work", "answers": "answers"}
+    parts = []
+    if each.needs.before_draw:
+        known = " and ".join(words[name] for name in each.needs.before_draw)
+        parts.append(f"the {known} of all clients before it draws")
+    if each.needs.with_upload:
+        named = {"q": "its client's failure rate", "work": "the work behind it", "name": "who sent it"}
+        parts.append(f"with each upload {' and '.join(named[name] for name in each.needs.with_upload)}")
+    else:
+        parts.append("not who sent what")
+    if each.needs.memory:
+        parts.append(each.needs.memory)
+    return "; ".join(parts) + "."

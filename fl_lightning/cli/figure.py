@@ -1,0 +1,170 @@
+"""``fl-lightning figure``: the figures of the paper that need no training."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fl_lightning.cli import configs
+from fl_lightning.cli.arguments import OneLineParser
+
+if TYPE_CHECKING:
+    from fl_lightning.figures.simulation import Curves, Plateau, Variant
+
+_SOLVERS: dict[str, dict[str, float]] = {
+    "FedAvg, SGD": {},
+    "FedAvg, proximal": {"proximal": 1.0},
+    "FedAvg, decay": {"decay": 0.005},
+    "FedAvg, momentum": {"momentum": 0.3},
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a figure shows."""
+
+    title: str
+    schedule: dict[str, Any]  # arguments of the HeterogeneitySchedule
+    rounds: int
+    remedy: str = "FedACS"  # what stands against FedAvg
+
+
+_SCENARIOS = {
+    "toy-static": Scenario(
+        "Clients that differ: T from 1 to 30, q from 0.01 to 0.3",
+        {"num_steps": {"first": 1, "last": 30}, "failure_rates": {"first": 0.01, "last": 0.3}},
+        10_000,
+    ),
+    "toy-homogeneous": Scenario(
+        "Clients that are alike: T = 15, q = 0.2", {"num_steps": 15, "failure_rates": 0.2}, 3000
+    ),
+    "toy-dynamic": Scenario(
+        "Clients that differ and change: a slow, unreliable half and a fast, reliable one",
+        {
+            "groups": [
+                {"share": 0.5, "num_steps": [1, 10], "failure_rates": [0.2, 0.4]},
+                {"share": 0.5, "num_steps": [20, 30], "failure_rates": [0.0, 0.2]},
+            ]
+        },
+        3000,
+    ),
+    "codesign": Scenario(
+        "Co-design: T of 2 or 3, and q that fits it",
+        {"num_steps": [2] * 20 + [3] * 10, "failure_rates": {"first": 0.01, "last": 0.3}},
+        10_000,
+        "co-design",
+    ),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Simulate, draw and save."""
+    parser = OneLineParser(prog="fl-lightning figure", description=__doc__)
+    parser.add_argument("name", choices=_SCENARIOS, metavar="NAME", help=", ".join(_SCENARIOS))
+    parser.add_argument("--seeds", default="0:10", help="FIRST:END or numbers separated by commas (default: 0:10)")
+    parser.add_argument("--rounds", type=int, help="rounds to play (default: depends on the figure)")
+    parser.add_argument(
+        "--out", default="figures", help="folder for NAME.png, NAME.svg and NAME.csv (default: figures)"
+    )
+    options = parser.parse_args(arguments)
+    scenario = _SCENARIOS[options.name]
+    rounds = scenario.rounds if options.rounds is None else options.rounds
+    if rounds < 10:
+        raise configs.ConfigError(f"--rounds={rounds} must be at least 10")
+    _draw(options.name, scenario, parse_seeds(options.seeds), rounds, Path(options.out))
+    return 0
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds that ``FIRST:END`` or a list stands for.
+
+    >>> parse_seeds("0:3"), parse_seeds("4,7")
+    ([0, 1, 2], [4, 7])
+    """
+    try:
+        if ":" in text:
+            first, end = text.split(":")
+            seeds = list(range(int(first), int(end)))
+        else:
+            seeds = [int(word) for word in text.split(",")]
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0:
+        raise configs.ConfigError(f"--seeds={text!r} must be FIRST:END or whole numbers separated by commas, like 0:20")
+    return seeds
+
+
+def _draw(name: str, scenario: Scenario, seeds: list[int], rounds: int, out: Path) -> None:
+    from fl_lightning.data import Quadratic
+    from fl_lightning.figures.convergence import convergence_figure, write_csv
+    from fl_lightning.figures.simulation import predict, simulate
+
+    variants = make_variants(scenario)
+    targets = np.stack([Quadratic().load(seed).targets for seed in seeds])
+    weights = np.full(targets.shape[1], 1 / targets.shape[1])
+    curves = simulate(variants, targets, weights, seeds, rounds)
+    plateaus = [predict(variant, targets, weights) for variant in variants]
+    out.mkdir(parents=True, exist_ok=True)
+    figure = convergence_figure(scenario.title, curves, plateaus)
+    figure.savefig(out / f"{name}.png")
+    figure.savefig(out / f"{name}.svg")
+    write_csv(out / f"{name}.csv", curves, plateaus)
+    _print(scenario, curves, plateaus, seeds, rounds)
+    print(", ".join(str(out / f"{name}.{suffix}") for suffix in ("png", "svg", "csv")))
+
+
+def make_variants(scenario: Scenario) -> list["Variant"]:
+    """Return FedAvg under four solvers and what stands against it, made from the shipped configurations."""
+    from fl_lightning import theory
+    from fl_lightning.cli import parts
+    from fl_lightning.figures.simulation import Variant
+
+    environment = _environment(scenario.schedule).loop
+
+    def variant(label: str, config: str, solver: dict[str, float], env: Any, lr: float, calibrated: bool) -> "Variant":
+        loop: dict[str, Any] = {"solver": {"init_args": solver}}
+        if not calibrated:  # FedAvg's own step is the one that others are calibrated to
+            loop["calibration"] = {"init_args": {"scope": "none"}}
+        merged = configs.merge(configs.compose([config]), {"loop": loop})
+        return Variant(label, parts.algorithm(merged, []), env.schedule, env.channel, lr)
+
+    lr = environment.lr
+    variants = [
+        variant(label, "toy_fedavg.yaml", solver, environment, lr, calibrated=False)
+        for label, solver in _SOLVERS.items()
+    ]
+    if scenario.remedy == "FedACS":
+        return [*variants, variant("FedACS", "toy_fedacs.yaml", {}, environment, lr, calibrated=True)]
+    steps = np.array(scenario.schedule["num_steps"])
+    design = theory.codesign(steps, np.linspace(0.01, 0.3, len(steps)))
+    fitted = _environment({"num_steps": steps.tolist(), "failure_rates": design.failure_rates.tolist()}).loop
+    rate = lr * design.learning_rate_factor
+    return [*variants, variant("co-design", "toy_fedavg.yaml", {}, fitted, rate, calibrated=False)]
+
+
+def _environment(schedule: dict[str, Any]) -> Any:
+    from fl_lightning.cli import parts
+
+    merged = configs.compose(["toy.yaml"])
+    merged["loop"]["schedule"]["init_args"] = schedule
+    return parts.environment(merged, [])
+
+
+def _print(
+    scenario: Scenario, curves: "list[Curves]", plateaus: "list[Plateau]", seeds: list[int], rounds: int
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{scenario.title}: distance to the true optimum, {len(seeds)} seeds, {rounds} rounds",
+        title_justify="left",
+    )
+    for column in ("", "last tenth of the rounds", "predicted", "average of all rounds", "worst seed", "predicted"):
+        table.add_column(column, justify="right" if column else "left")
+    for curve, plateau in zip(curves, plateaus, strict=True):
+        end, average = curve.distance[:, -max(1, rounds // 10) :], curve.average[:, -1]
+        values = (end.mean(), plateau.distance.mean(), average.mean(), average.max(), plateau.bias.mean())
+        table.add_row(curve.label, *(f"{value:.4f}" for value in values))
+    Console(width=120).print(table)

@@ -1,0 +1,141 @@
+"""From a configuration to the parts of an algorithm and its environment, without data, model or device."""
+
+import contextlib
+import copy
+import io
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+
+from fl_lightning.aggregators import AnonymousMean
+from fl_lightning.calibration import Calibration
+from fl_lightning.cli import configs
+from fl_lightning.cli.trust import check_classes, limit_imports
+from fl_lightning.loop import FederatedLoop
+from fl_lightning.protocols import DataSource
+from fl_lightning.rehearsal import Algorithm
+from fl_lightning.solvers import SGD
+
+_ALGORITHM = ("sampling", "aggregator", "solver", "calibration")
+_ENVIRONMENT = ("schedule", "channel", "lr", "batch_size", "weights")
+_ARGUMENTS = ("rounds", *_ENVIRONMENT, *_ALGORITHM, "engine", "evaluate_every", "callbacks", "fabric", "seed")
+
+
+@cache
+def _parser(keys: tuple[str, ...], with_data: bool) -> ArgumentParser:
+    """Return a parser for some arguments of the loop; a small one answers ten times faster than the whole."""
+    parser = ArgumentParser(prog="fl-lightning", exit_on_error=False, add_help=False)
+    parser.add_argument("--config", action="config")
+    if with_data:
+        parser.add_argument("--seed", type=int, default=0)
+        parser.add_subclass_arguments(DataSource, "data", required=True)
+    parser.add_class_arguments(FederatedLoop, "loop", skip=set(_ARGUMENTS) - set(keys), instantiate=False)
+    return parser
+
+
+def _instantiate(merged: dict[str, Any], keys: tuple[str, ...], overrides: list[str], with_data: bool) -> Namespace:
+    wanted = {"loop": {key: value for key, value in merged.get("loop", {}).items() if key in keys}}
+    wanted |= {key: merged[key] for key in ("seed", "data") if with_data and key in merged}
+    limit_imports()
+    parser = _parser(keys, with_data)
+    complaints = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaints):
+            settings = parser.parse_args(["--config", yaml.safe_dump(wanted), *overrides])
+            check_classes(settings)
+            made: Namespace = parser.instantiate(settings)
+            return made
+    except (ArgumentError, TypeError, KeyError, AttributeError) as error:
+        raise configs.ConfigError(" ".join(str(error).split())[:600]) from None
+    except SystemExit:
+        raise configs.ConfigError(" ".join(complaints.getvalue().split())[:600]) from None
+
+
+def environment(merged: dict[str, Any], overrides: list[str]) -> Namespace:
+    """Return the data source, the seed, and what surrounds an algorithm: ``loop.schedule``, ``loop.lr`` and so on."""
+    return _instantiate(merged, _ENVIRONMENT, overrides, with_data=True)
+
+
+def algorithm(merged: dict[str, Any], overrides: list[str]) -> Algorithm:
+    """Return the parts of the algorithm that a complete configuration describes; equal parts may be the same object."""
+    groups = _groups(overrides)
+    sampling, aggregator, solver, calibration = (
+        _part(key, yaml.safe_dump(merged["loop"].get(key)), tuple(w for g in groups if _is_of(g, key) for w in g))
+        for key in _ALGORITHM
+    )
+    return Algorithm(sampling, aggregator or AnonymousMean(), solver or SGD(), calibration or Calibration())
+
+
+@cache
+def _part(key: str, settings: str, overrides: tuple[str, ...]) -> Any:
+    """Return one part; most algorithms differ in one, so that the others need not be parsed again."""
+    given = yaml.safe_load(settings)
+    loop = {} if given is None else {key: given}
+    return getattr(_instantiate({"loop": loop}, (key,), list(overrides), with_data=False).loop, key)
+
+
+def split_overrides(overrides: list[str]) -> tuple[list[str], list[str]]:
+    """Separate what overrides the environment from what overrides the algorithm.
+
+    >>> split_overrides(["--loop.lr", "0.1", "--loop.sampling.clients_per_round=4", "--seed", "1"])
+    (['--loop.lr', '0.1', '--seed', '1'], ['--loop.sampling.clients_per_round=4'])
+    """
+    sides: tuple[list[str], list[str]] = ([], [])
+    for group in _groups(overrides):
+        sides[any(_is_of(group, key) for key in _ALGORITHM)].extend(group)
+    return sides
+
+
+def _groups(overrides: list[str]) -> list[list[str]]:
+    """Return each option together with its values."""
+    groups: list[list[str]] = []
+    for word in overrides:
+        if word.startswith("--") or not groups:
+            groups.append([])
+        groups[-1].append(word)
+    return groups
+
+
+def _is_of(group: list[str], key: str) -> bool:
+    return group[0].split("=")[0].startswith(f"--loop.{key}")
+
+
+def without_algorithm(merged: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the base's algorithm; the number of draws and the solver stay."""
+    base = configs.read(configs.FOLDER / "base.yaml")["loop"]
+    neutral = copy.deepcopy(merged)
+    loop = neutral.setdefault("loop", {})
+    draws = loop.get("sampling", {}).get("init_args", {}).get("clients_per_round")
+    loop["sampling"] = copy.deepcopy(base["sampling"])
+    if draws is not None:
+        loop["sampling"]["init_args"]["clients_per_round"] = draws
+    loop["aggregator"] = base["aggregator"]
+    loop.pop("calibration", None)
+    return neutral
+
+
+def algorithms(merged: dict[str, Any], names: list[str], overrides: list[str]) -> Iterator[tuple[str, Algorithm]]:
+    """Yield each shipped algorithm of these names on a configuration's clients."""
+    neutral = without_algorithm(merged)
+    for name in names:
+        path = configs.FOLDER / "algorithms" / f"{name}.yaml"
+        if not path.is_file():
+            known = ", ".join(configs.names("algorithms"))
+            raise configs.ConfigError(f"algorithm {name!r} is unknown: use all or some of {known}")
+        yield name, algorithm(configs.merge(neutral, configs.read(path)), overrides)
+
+
+def names_given(text: str) -> list[str]:
+    """Return the algorithms that a comma-separated list or ``all`` stands for, FedAvg first.
+
+    >>> names_given("fedacs, fedavg")
+    ['fedavg', 'fedacs']
+    """
+    names = configs.names("algorithms") if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise configs.ConfigError("--algorithms needs names, separated by commas, or all")
+    return sorted(dict.fromkeys(names), key=lambda name: name != "fedavg")

@@ -1,0 +1,234 @@
+"""What an algorithm would really optimise on a system of clients, and at what price: no training, numpy only.
+
+A diagnosis looks at typical rounds of a system. Each :class:`TypicalRound` holds what a round of the algorithm would be
+made of; :func:`diagnose` turns them into the long-run objective and its cost; :func:`recommend` chooses.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fl_lightning import theory
+from fl_lightning.theory.checks import Vector, columns
+
+CONSISTENT = 0.02  # L1 distance of Omega from w up to which an objective counts as the one that was asked for
+_TIE = 1.02  # costs within 2 % of each other are alike
+
+
+@dataclass(frozen=True)
+class TypicalRound:
+    """One round of an algorithm before anybody trains."""
+
+    num_steps: Vector  # T, (M,)
+    failure_rates: Vector  # q, (M,)
+    accumulation: Vector  # A, (M,)
+    probabilities: Vector  # p, (M,)
+    coefficients: Vector  # c, (M,)
+    scale: float = 1.0  # calibrated learning rate times server scale over the base learning rate
+    num_draws: int = 1  # K
+    work: float = 0.0  # expected local steps of all who train because they are drawn
+    questions: float = 0.0  # local steps spent before the draw by clients that were asked and not drawn
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an algorithm must know or keep, apart from the target weights."""
+
+    before_draw: tuple[str, ...] = ()  # of every client, before anybody is drawn: "q", "work"
+    with_upload: tuple[str, ...] = ()  # of who arrives: "q", "work", "name"
+    memory: str = ""  # what is remembered from round to round, in words
+
+    @property
+    def count(self) -> int:
+        """How many things these are."""
+        return len(self.before_draw) + len(self.with_upload) + bool(self.memory)
+
+    def __str__(self) -> str:
+        parts = [f"{' and '.join(self.before_draw)} of all"] if self.before_draw else []
+        parts += [f"{' and '.join(self.with_upload)} of uploads"] if self.with_upload else []
+        return "; ".join([*parts, self.memory] if self.memory else parts) or "nothing"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What an algorithm optimises in the long run, and what it costs."""
+
+    name: str
+    weights: Vector  # w, the objective that was asked for, (M,)
+    effective_weights: Vector  # Omega, the objective that is optimised, averaged over the rounds, (M,)
+    chi_square: float  # distance of Omega from w
+    round_chi_square: float  # mean distance of a single round's Omega from w
+    step_length: float  # relative to FedAvg's at the same learning rate, before calibration divides it out
+    work: float  # expected local steps in a round
+    variance: float  # variance factor of a draw; NaN where memory changes it
+    variance_work: float  # variance factor times expected work of a draw, 1 = the least of all consistent algorithms
+    needs: Needs = Needs()
+
+    @property
+    def distance(self) -> float:
+        """L1 distance of Omega from w: twice the share of the objective that is in the wrong place."""
+        return float(np.abs(self.effective_weights - self.weights).sum())
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the objective is, for practical purposes, the one that was asked for."""
+        return self.distance < CONSISTENT
+
+    @property
+    def ratios(self) -> Vector:
+        """Omega / w; 1 for a client that is neither wanted nor heard, (M,)."""
+        w, omega = self.weights, self.effective_weights
+        return np.divide(omega, w, out=np.where(omega > 0, np.inf, 1.0), where=w > 0)
+
+    @property
+    def favoured(self) -> int:
+        """The client whose share is inflated most."""
+        return int(np.argmax(self.ratios))
+
+    @property
+    def forgotten(self) -> int:
+        """The client whose share is reduced most."""
+        return int(np.argmin(self.ratios))
+
+
+def diagnose(
+    name: str, weights: npt.ArrayLike, rounds: Sequence[TypicalRound], needs: Needs | None = None
+) -> Diagnosis:
+    r"""Return what an algorithm optimises over typical rounds.
+
+    .. math::
+        \Omega \propto \mathrm{E}[s\, p (1-q) c A], \qquad
+        V = \sum_m \frac{\Omega_m^2}{p_m (1-q_m)}, \qquad C = \sum_m p_m T_m
+
+    with s the calibration and, in V, the Omega of the single round: for a consistent algorithm V is
+    :func:`fl_lightning.theory.variance_factor`. V times C is given relative to the least value that a consistent
+    algorithm can have, :math:`(\sum_m w_m \sqrt{T_m / (1-q_m)})^2`.
+
+    >>> w, t, q = np.array([0.5, 0.5]), np.array([1.0, 9.0]), np.zeros(2)
+    >>> fedavg = diagnose("fedavg", w, [TypicalRound(t, q, t, w, np.ones(2))])
+    >>> fedavg.effective_weights.tolist(), round(fedavg.distance, 6), fedavg.forgotten, fedavg.step_length
+    ([0.1, 0.9], 0.8, 0, 1.0)
+    """
+    (w,) = columns(weights=weights)
+    if not rounds:
+        raise ValueError("a diagnosis needs at least one typical round, but got none")
+    needs = needs or Needs()
+    p, q, a, t = (
+        np.stack([getattr(each, name) for each in rounds])
+        for name in ("probabilities", "failure_rates", "accumulation", "num_steps")
+    )
+    raw = p * (1 - q) * np.stack([each.coefficients for each in rounds]) * a
+    omega = theory.effective_weights((np.array([[each.scale] for each in rounds]) * raw).mean(axis=0))
+    in_rounds = raw / raw.sum(axis=1, keepdims=True)
+    variances = _ratio_sums(in_rounds**2, p * (1 - q))
+    least = (w * np.sqrt(t / (1 - q))).sum(axis=1) ** 2
+    work_of_draw = (p * t).sum(axis=1) + [each.questions / each.num_draws for each in rounds]
+    return Diagnosis(
+        name,
+        w,
+        omega,
+        theory.chi_square(w, omega),
+        float(_ratio_sums((w - in_rounds) ** 2, in_rounds).mean()),
+        float(raw.sum() / (w * (1 - q) * a).sum()),
+        float(np.mean([each.work + each.questions for each in rounds])),
+        float("nan") if needs.memory else float(variances.mean()),
+        float("nan") if needs.memory else float((variances * work_of_draw / least).mean()),
+        needs,
+    )
+
+
+def _ratio_sums(above: Vector, below: Vector) -> Vector:
+    """Return the sum of ratios in each row; 0/0 adds nothing, anything else over 0 makes it infinite, (R,)."""
+    ratios = np.divide(above, below, out=np.where(above > 0, np.inf, 0.0), where=below > 0)
+    return np.asarray(ratios.sum(axis=1), dtype=np.float64)
+
+
+def number_ranges(numbers: npt.ArrayLike) -> str:
+    """Return whole numbers as ranges.
+
+    >>> number_ranges([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    values = np.unique(np.asarray(numbers, dtype=np.int64))
+    runs = np.split(values, np.flatnonzero(np.diff(values) > 1) + 1)
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs if len(run))
+
+
+def neglected(weights: npt.ArrayLike, effective: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Return the clients (or classes) whose share of the objective is below two thirds of what was asked for.
+
+    >>> neglected([0.5, 0.5], [0.1, 0.9]).tolist()
+    [0]
+    """
+    w, omega = columns(weights=weights, effective=effective)
+    return np.flatnonzero(omega < w * 2 / 3)
+
+
+def distortion(kind: str, weights: npt.ArrayLike, effective: npt.ArrayLike) -> str:
+    """Return in words whom an objective neglects; empty where it neglects nobody.
+
+    >>> distortion("clients", [0.25, 0.25, 0.5], [0.02, 0.08, 0.9])
+    'clients 0-1 carry 50 % of the weight but 10 % of the objective'
+    """
+    w, omega = columns(weights=weights, effective=effective)
+    few = neglected(w, omega)
+    if not len(few):
+        return ""
+    named = number_ranges(few)
+    subject = f"{kind} {named} carry" if len(named) <= 40 else f"{len(few)} of {len(w)} {kind} carry"
+    if len(few) == 1:
+        subject = f"{kind.removesuffix('s').removesuffix('e')} {named} carries"
+    return f"{subject} {w[few].sum():.0%} of the weight but {omega[few].sum():.0%} of the objective".replace("%", " %")
+
+
+def class_shares(effective: npt.ArrayLike, label_counts: npt.ArrayLike) -> Vector:
+    """Return the share of each class in an objective, given how many examples of it each client has, (C,).
+
+    >>> class_shares([0.2, 0.8], [[3, 1], [0, 5]]).round(6).tolist()
+    [0.15, 0.85]
+    """
+    counts = np.asarray(label_counts, dtype=np.float64)
+    shares: Vector = np.asarray(effective, dtype=np.float64) @ (counts / counts.sum(axis=1, keepdims=True))
+    return shares
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Which algorithm to take, and which one if less is known."""
+
+    best: Diagnosis
+    consistent: tuple[Diagnosis, ...]  # all consistent ones of known variance, cheapest first
+    unknowing: Diagnosis | None  # the first consistent one that needs neither q nor work before the draw, if another
+
+    @property
+    def name(self) -> str:
+        """The algorithm's name."""
+        return self.best.name
+
+
+def recommend(diagnoses: Sequence[Diagnosis]) -> Recommendation:
+    """Choose the consistent algorithm of the least variance x work; of those alike, the one that needs to know least.
+
+    Where none is consistent, the one whose objective is nearest to the target is taken.
+
+    >>> w, t, q = np.array([0.5, 0.5]), np.array([1.0, 9.0]), np.zeros(2)
+    >>> fedavg = diagnose("fedavg", w, [TypicalRound(t, q, t, w, np.ones(2))])
+    >>> fedacs = diagnose("fedacs", w, [TypicalRound(t, q, t, np.array([0.9, 0.1]), np.ones(2))])
+    >>> recommend([fedavg, fedacs]).name
+    'fedacs'
+    """
+    if not diagnoses:
+        raise ValueError("there is nothing to choose from: no algorithm has an objective that is known beforehand")
+    known = [each for each in diagnoses if each.consistent and np.isfinite(each.variance_work)]
+    ranked = tuple(sorted(known, key=lambda each: each.variance_work))
+    if not ranked:
+        return Recommendation(min(diagnoses, key=lambda each: each.distance), (), None)
+    alike = [each for each in ranked if each.variance_work <= ranked[0].variance_work * _TIE]
+    best = min(alike, key=lambda each: (each.needs.count, each.work))
+    free = [each for each in diagnoses if each.consistent and not each.needs.before_draw]
+    free = [each for each in free if "q" not in each.needs.with_upload and each is not best]
+    needs_knowledge = bool(best.needs.before_draw) or "q" in best.needs.with_upload
+    unknowing = min(free, key=lambda each: (each.needs.count, each.work)) if free and needs_knowledge else None
+    return Recommendation(best, ranked, unknowing)

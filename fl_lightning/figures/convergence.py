@@ -1,0 +1,114 @@
+"""The picture of the toy: distance to the true optimum against rounds, of the model and of its running average."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fl_lightning.figures.simulation import Curves, Plateau
+from fl_lightning.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RULE, YELLOW, bare
+from fl_lightning.theory.checks import Vector
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = (ORANGE, YELLOW, PURPLE, GREEN)
+_POINTS = 240  # shown of each curve
+
+
+def convergence_figure(title: str, curves: Sequence[Curves], plateaus: Sequence[Plateau]) -> "Figure":
+    """Draw mean and spread (10th to 90th percentile) over the seeds; dashed where the theory says that a curve ends.
+
+    The last curve is the remedy, drawn strongest.
+    """
+    from matplotlib.figure import Figure  # imported here: costs half a second
+
+    figure = Figure(figsize=(11.5, 4.6), dpi=130, layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12.5, color=INK, fontweight="bold")
+    _draw(left, "the model of each round", curves, "distance", [plateau.distance.mean() for plateau in plateaus])
+    _draw(right, "the average of all models so far", curves, "average", [plateau.bias.mean() for plateau in plateaus])
+    left.set_ylabel("distance to the true optimum", color=MUTED, fontsize=9)
+    right.tick_params(labelleft=False)
+    return figure
+
+
+def shown_rounds(rounds: int) -> Vector:
+    """Return the rounds at which curves are shown, evenly on a logarithmic axis and from 1 to the last.
+
+    >>> shown_rounds(5).tolist()
+    [1, 2, 3, 4, 5]
+    """
+    return np.unique(np.rint(np.geomspace(1, rounds, _POINTS)).astype(np.int64))
+
+
+def _draw(axes: "Axes", title: str, curves: Sequence[Curves], what: str, ends: Sequence[float]) -> None:
+    rounds = shown_rounds(curves[0].distance.shape[1])
+    tails = []
+    for place, (curve, end) in enumerate(zip(curves, ends, strict=True)):
+        remedy = place == len(curves) - 1
+        colour = BLUE if remedy else _COLOURS[place % len(_COLOURS)]
+        values = getattr(curve, what)[:, rounds - 1]
+        mean = values.mean(axis=0)
+        low, high = np.percentile(values, [10, 90], axis=0)
+        axes.fill_between(rounds, low, high, color=colour, alpha=0.16 if remedy else 0.09, linewidth=0)
+        axes.plot(rounds, mean, color=colour, linewidth=2.4 if remedy else 1.5, zorder=3 if remedy else 2)
+        axes.plot([rounds[-1] / 8, rounds[-1] * 1.0], [end, end], color=colour, linestyle=(0, (2, 2)), linewidth=1.2)
+        tails.append((float(mean[-8:].mean()), curve.label, colour, remedy))
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(1, rounds[-1])
+    axes.set_title(title, loc="left", fontsize=10, color=INK)
+    axes.set_xlabel("round", color=MUTED, fontsize=9)
+    axes.grid(axis="y", color=RULE, linewidth=0.5, alpha=0.7)
+    bare(axes)
+    axes.minorticks_off()
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)
+    _label(axes, tails, float(np.log10(high / low)))
+
+
+def _label(axes: "Axes", tails: list[tuple[float, str, str, bool]], decades: float) -> None:
+    """Write each curve's name beside its end, pushed apart where names would overlap."""
+    tails = sorted(tails)
+    wanted = np.log10([tail[0] for tail in tails])
+    gap = 0.052 * decades
+    places = wanted.copy()
+    for _ in range(200):
+        for upper in range(1, len(places)):
+            overlap = gap - (places[upper] - places[upper - 1])
+            if overlap > 0:
+                places[upper] += overlap / 2
+                places[upper - 1] -= overlap / 2
+    for place, (_, label, colour, remedy) in zip(places, tails, strict=True):
+        axes.annotate(
+            label,
+            (1.012, 10**place),
+            xycoords=("axes fraction", "data"),
+            color=colour,
+            fontsize=8.5,
+            va="center",
+            fontweight="bold" if remedy else "normal",
+            annotation_clip=False,
+        )
+
+
+def write_csv(path: Path, curves: Sequence[Curves], plateaus: Sequence[Plateau]) -> None:
+    """Write what the figure shows: for each curve and shown round mean, standard deviation and percentiles."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        kinds = [f"{what}_{value}" for what in ("distance", "average") for value in ("mean", "sd", "p10", "p90")]
+        writer.writerow(["curve", "round", *kinds, "predicted_distance", "predicted_average"])
+        for curve, plateau in zip(curves, plateaus, strict=True):
+            ends = [f"{plateau.distance.mean():.6g}", f"{plateau.bias.mean():.6g}"]
+            for index in shown_rounds(curve.distance.shape[1]):
+                row = [*_summary(curve.distance[:, index - 1]), *_summary(curve.average[:, index - 1])]
+                writer.writerow([curve.label, int(index), *row, *ends])
+
+
+def _summary(values: Vector) -> list[str]:
+    low, high = np.percentile(values, [10, 90])
+    return [f"{value:.6g}" for value in (values.mean(), values.std(), low, high)]

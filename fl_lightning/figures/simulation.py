@@ -1,0 +1,219 @@
+r"""The toy of the paper, simulated over many seeds at once.
+
+A client with the loss :math:`\tfrac12 \lVert x - e_m \rVert^2` answers exactly linearly: T local steps carry it the
+share B of the way to :math:`e_m`. So a round needs no training, only the real schedule, sampler, calibration and
+channel:
+
+.. math:: X \leftarrow X + \sum_m s\, \frac{n_m Z_m c_m}{K} B_m (e_m - X)
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fl_lightning import theory
+from fl_lightning.protocols import Channel, Schedule
+from fl_lightning.rehearsal import Algorithm
+from fl_lightning.seeding import Purpose, generator
+from fl_lightning.solvers import SGD, Solver
+from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPlan, Vector
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One curve: an algorithm in its environment."""
+
+    label: str
+    algorithm: Algorithm
+    schedule: Schedule
+    channel: Channel
+    lr: float
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Distances to the true optimum, (seeds, rounds)."""
+
+    label: str
+    distance: Vector  # of the model of each round
+    average: Vector  # of the running average of the models so far
+
+
+def simulate(
+    variants: Sequence[Variant], targets: Vector, weights: Vector, seeds: Sequence[int], rounds: int, start: float = 0.0
+) -> list[Curves]:
+    """Play all variants over all seeds, round by round, under the same random streams as the federated loop.
+
+    Args:
+        variants: What to compare; they share conditions, draws and links where their laws agree.
+        targets: e, the optimum of each client under each seed, (seeds, M, d).
+        weights: w, (M,).
+        seeds: Of the random streams.
+        rounds: R.
+        start: Value of each coordinate at the beginning.
+    """
+    planners = [_Planner(variant, weights) for variant in variants]
+    points = np.full((len(variants), len(seeds), targets.shape[2]), start)
+    optimum = np.einsum("m,smd->sd", weights, targets)
+    sums = np.zeros_like(points)
+    distance = np.empty((rounds, len(variants), len(seeds)))
+    average = np.empty_like(distance)
+    for index in range(1, rounds + 1):
+        factors = np.stack([_factors(planners, index, seed) for seed in seeds], axis=1)  # (variants, seeds, M)
+        points = points + np.einsum("vsm,smd->vsd", factors, targets) - factors.sum(axis=2)[..., None] * points
+        sums += points
+        distance[index - 1] = np.linalg.norm(points - optimum, axis=2)
+        average[index - 1] = np.linalg.norm(sums / index - optimum, axis=2)
+    return [Curves(v.label, distance[:, i].T.copy(), average[:, i].T.copy()) for i, v in enumerate(variants)]
+
+
+def _factors(planners: "Sequence[_Planner]", index: int, seed: int) -> Vector:
+    """Return n Z c s B / K of every variant and client in one round under one seed, (variants, M)."""
+    drawn: dict[bytes, IntVector] = {}
+    arrived: dict[tuple[int, bytes], IntVector] = {}
+    conditions: dict[int, Conditions] = {}
+    rows = []
+    for planner in planners:
+        variant = planner.variant
+        if id(variant.schedule) not in conditions:
+            conditions[id(variant.schedule)] = planner.conditions(index, seed)
+        law = planner.law(conditions[id(variant.schedule)])
+        if law.key not in drawn:
+            drawn[law.key] = planner.draw(law.plan.cohort, index, seed)
+        counts = drawn[law.key]
+        link = (id(variant.channel), law.key + law.plan.profiles.failure_rates.tobytes())
+        if link not in arrived:
+            plan = replace(law.plan, index=index, cohort=replace(law.plan.cohort, counts=counts))
+            arrived[link] = variant.channel.configure_delivery(plan, seed)
+        rows.append(arrived[link] * law.gain)
+    return np.stack(rows)
+
+
+@dataclass(frozen=True)
+class Law:
+    """A round before chance enters."""
+
+    plan: RoundPlan
+    gain: Vector  # s c B / K, what one delivered draw does, (M,)
+    key: bytes  # equal for equal ways of drawing
+
+
+class _Planner:
+    """Plans rounds of one variant as the loop does, and remembers the law while conditions stay."""
+
+    def __init__(self, variant: Variant, weights: Vector) -> None:
+        self.variant, self.weights = variant, weights
+        self._known: tuple[Conditions, Law] | None = None
+        self._gains: tuple[float, Vector] = (float("nan"), np.empty(0))
+        variant.algorithm.sampling.start(self._forecast)
+
+    def conditions(self, index: int, seed: int) -> Conditions:
+        one_step = np.ones(len(self.weights), dtype=np.int64)
+        return self.variant.schedule.configure_conditions(index, one_step, seed)
+
+    def _forecast(self) -> Iterator[Profiles]:
+        for index in range(1, 257):
+            yield self._profiles(self.conditions(index, 0x5EED), self.variant.lr)
+
+    def _profiles(self, conditions: Conditions, lr: float) -> Profiles:
+        accumulation = self.variant.algorithm.solver.accumulation(conditions.num_steps, lr)
+        return Profiles(self.weights, conditions.num_steps, conditions.failure_rates, accumulation)
+
+    def law(self, conditions: Conditions) -> Law:
+        known = self._known
+        if known is None or not _equal(known[0], conditions):
+            known = self._known = (conditions, self._law(conditions))
+        return known[1]
+
+    def _law(self, conditions: Conditions) -> Law:
+        parts = self.variant.algorithm
+
+        def plan_at(lr: float) -> RoundPlan:
+            profiles = self._profiles(conditions, lr)
+            cohort = parts.sampling.expected_cohort(profiles)
+            return RoundPlan(0, profiles, cohort, parts.aggregator.coefficients(profiles, cohort), lr)
+
+        def forecast_at(lr: float) -> Iterator[RoundPlan]:
+            raise ValueError("calibration.scope=average is not simulated: use round or none")
+
+        plan = parts.calibration(self.variant.lr, plan_at, forecast_at, parts.solver.depends_on_learning_rate)
+        cohort = plan.cohort
+        gain = plan.server_scale * plan.coefficients / cohort.num_draws * self._gain(plan)
+        return Law(plan, gain, cohort.probabilities.tobytes())
+
+    def _gain(self, plan: RoundPlan) -> Vector:
+        """Return B for each client, from a table that lasts as long as the learning rate."""
+        steps, lr = plan.profiles.num_steps, plan.learning_rate
+        longest = int(steps.max())
+        if self._gains[0] != lr or len(self._gains[1]) <= longest:
+            table = theory.toy_gain(np.arange(1, longest + 1), local_step(self.variant.algorithm.solver, lr))
+            self._gains = (lr, np.concatenate([[0.0], table]))
+        return self._gains[1][steps]
+
+    def draw(self, cohort: Cohort, index: int, seed: int) -> IntVector:
+        sampling = self.variant.algorithm.sampling
+        rng = generator(seed, Purpose.SAMPLING, index)
+        draw = sampling.sampler.draw if sampling.drawing is None else sampling.drawing
+        counts: IntVector = draw(cohort.probabilities, cohort.num_draws, rng)
+        return counts
+
+
+def _equal(first: Conditions, second: Conditions) -> bool:
+    return first is second or (
+        np.array_equal(first.num_steps, second.num_steps) and np.array_equal(first.failure_rates, second.failure_rates)
+    )
+
+
+def local_step(solver: Solver, lr: float) -> theory.LocalStep:
+    """Return the solver's step as the theory takes it."""
+    if not isinstance(solver, SGD) or (solver.decay and solver.decay_form != "exponential") or solver.weight_decay:
+        raise ValueError("the toy is simulated for SGD without weight decay, its decay exponential: use such a solver")
+    return theory.sgd_step(
+        lr, solver.momentum, solver.dampening, solver.nesterov, solver.proximal, decay=1 - solver.decay
+    )
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """Where a variant ends, according to the theory, under each seed."""
+
+    bias: Vector  # distance of the point of convergence from the true optimum, (seeds,)
+    distance: Vector  # root mean square distance of the model from it: bias and noise together, (seeds,)
+
+
+def predict(variant: Variant, targets: Vector, weights: Vector, num_rounds: int = 400) -> Plateau:
+    r"""Return the plateau of the models and of their average.
+
+    With :math:`g_m` the factor of client m in a round and :math:`G = \sum_m g_m`, the mean converges to
+    :math:`\tilde x = \sum_m E[g_m] e_m / E[G]`, and for rounds that are independent of each other
+
+    .. math:: E \lVert X - \tilde x \rVert^2 = \frac{E \lVert \sum_m g_m (e_m - \tilde x) \rVert^2}{2 E[G] - E[G^2]}
+
+    exactly. The moments are those of draws with replacement whose repetitions share a link; where conditions vary from
+    round to round they are averaged over ``num_rounds`` of them.
+    """
+    planner = _Planner(variant, weights)
+    laws: dict[int, Law] = {}
+    for index in range(1, num_rounds + 1):
+        law = planner.law(planner.conditions(index, 0x5EED))
+        laws[id(law)] = law
+    moments = [_moments(law) for law in laws.values()]
+    first = np.mean([each[0] for each in moments], axis=0)
+    second = np.mean([each[1] for each in moments], axis=0)
+    point = np.einsum("m,smd->sd", first / first.sum(), targets)
+    away = targets - point[:, None]
+    noise = np.einsum("smd,mn,snd->s", away, second, away) / (2 * first.sum() - second.sum())
+    bias = np.linalg.norm(point - np.einsum("m,smd->sd", weights, targets), axis=1)
+    return Plateau(bias, np.sqrt(bias**2 + noise))
+
+
+def _moments(law: Law) -> tuple[Vector, Vector]:
+    """Return E[g], (M,), and E[g g'], (M, M)."""
+    p, num_draws = law.plan.cohort.probabilities, law.plan.cohort.num_draws
+    delivered = 1 - law.plan.profiles.failure_rates
+    first = num_draws * p * delivered * law.gain
+    second = num_draws * (num_draws - 1) / num_draws**2 * np.outer(first, first)
+    diagonal = (num_draws * p + num_draws * (num_draws - 1) * p**2) * delivered * law.gain**2
+    np.fill_diagonal(second, diagonal)
+    return first, second
