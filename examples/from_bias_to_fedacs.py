@@ -17,16 +17,12 @@ GROUPS = [Group(0.5, num_steps=(1, 10), failure_rates=(0.4, 0.5)), Group(0.5, (2
 SAMPLERS = {"FedAvg": Importance(), "FedACS": HeterogeneityAware()}
 
 
-# %% Without any training: which objective would each of them optimise?
-def effective_weights(sampler):
-    schedule = HeterogeneitySchedule(groups=GROUPS)
-    loop = FederatedLoop(1, 0.02, schedule, SamplerSelection(sampler, 6), ChannelFailures(), weights="uniform")
-    loop.run(FederatedModule(DigitsNet()), Digits(OneClassPerClient(20)).load(0))
-    plans = [loop._plan(index)[0] for index in range(1, 101)]
-    return np.mean([plan.effective_weights for plan in plans], axis=0)
+# %% Before anybody trains, the plan of a round says which objective it descends
+def effective_weights(results):
+    return np.mean([result.plan.effective_weights for result in results], axis=0)
 
 
-# %% With training: what does the model forget?
+# %% Training: what does the model forget?
 def train(sampler, rounds):
     torch.manual_seed(0)
     results = []
@@ -41,7 +37,8 @@ def train(sampler, rounds):
     loop.callbacks.append(type("Watch", (), {"on_round_end": lambda self, loop, result: results.append(result)})())
     loop.run(FederatedModule(DigitsNet()), Digits(OneClassPerClient(20)).load(0))
     accuracy = [result.metrics["test_accuracy"] for result in results]
-    return accuracy, np.mean([result.class_accuracy for result in results[-rounds // 4 :]], axis=0)
+    per_class = np.mean([result.class_accuracy for result in results[-rounds // 4 :]], axis=0)
+    return accuracy, per_class, effective_weights(results)
 
 
 # %% Pictures
@@ -52,9 +49,8 @@ def main(rounds=300, folder="runs/walk"):
     left, middle, right = figure.subplots(1, 3)
     forgotten = {}
     for number, (name, sampler) in enumerate(SAMPLERS.items()):
-        omega = effective_weights(sampler)
+        accuracy, per_class, omega = train(sampler, rounds)
         chi_square = theory.chi_square(np.full(20, 0.05), omega)
-        accuracy, per_class = train(sampler, rounds)
         forgotten[name] = (float(omega[:10].sum()), float(per_class[:5].mean()))
         left.plot(omega, "o-", label=f"{name} (chi² {chi_square:.2f})")
         middle.plot(np.convolve(accuracy, np.ones(10) / 10, "valid"), label=name)

@@ -1,7 +1,6 @@
 """FederatedLoop: the round, on Lightning Fabric."""
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from fl_lightning.engine.local import LocalWork
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
 from fl_lightning.protocols import Channel, Federation, Sampling, Schedule
+from fl_lightning.snapshot import restore
 from fl_lightning.solvers import SGD, Solver
 from fl_lightning.types import (
     Conditions,
@@ -105,11 +105,11 @@ class FederatedLoop:
         Args:
             module: The model, its loss and its metrics.
             federation: The clients' data.
-            resume_from: What :meth:`state_dict` returned in a run with the same arguments; that run is continued.
+            resume_from: What :func:`fl_lightning.snapshot.snapshot` made of a run with the same arguments; it goes on.
         """
         self._setup(module, federation)
         if resume_from is not None:
-            self.load_state_dict(resume_from)
+            restore(self, resume_from)
         self.call("on_federation_start")
         while not self.finished and not self._pauses():
             plan, probe = self._plan(self.round_index + 1)
@@ -117,6 +117,7 @@ class FederatedLoop:
             delivered = self.channel.configure_delivery(plan, self.seed)
             updates, seconds = self._train(plan, probe, self.aggregator.trains(plan, delivered))
             updates, delivered, faults = self.faults(plan.index, updates, delivered, self.state)
+            self._show_clients(updates)
             self.state = self._aggregate(updates, delivered, plan)
             self.round_index = plan.index
             metrics, class_accuracy = self._evaluate(plan)
@@ -147,44 +148,6 @@ class FederatedLoop:
         self.aggregator.setup(len(federation.sizes), self.state.weights)
         self.sampling.start(lambda: self._forecast(self.lr))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything a run needs to go on after the last finished round as if it had never stopped."""
-        return {
-            "round": self.round_index,
-            "seed": self.seed,
-            "weights": self.state.weights,
-            "buffers": self.state.buffers,
-            "counters": _counters(self.module),
-            "random": torch.get_rng_state(),
-            "parts": {name: part.state_dict() for name, part in self._parts() if hasattr(part, "state_dict")},
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`state_dict` returned; the loop must have the same arguments, module and data."""
-        if state["weights"].shape != self.state.weights.shape or state["buffers"].shape != self.state.buffers.shape:
-            raise ValueError(
-                f"the checkpoint's model has {state['weights'].numel()} weights and {state['buffers'].numel()} buffer "
-                f"values, but the module has {self.state.weights.numel()} and {self.state.buffers.numel()}"
-            )
-        self.round_index = int(state["round"])
-        self.state = ModelState(state["weights"].to(self.state.weights), state["buffers"].to(self.state.buffers))
-        for name, counter in _counters(self.module).items():
-            counter.copy_(state["counters"][name])
-        torch.set_rng_state(state["random"])
-        for name, part in self._parts():
-            if name in state["parts"]:
-                part.load_state_dict(state["parts"][name])
-
-    def _parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield what may have memory, by names that do not depend on which loggers are used."""
-        for name in ("schedule", "sampling", "channel", "solver", "aggregator", "calibration", "engine"):
-            yield name, getattr(self, name)
-        seen: Counter[str] = Counter()
-        for callback in self.callbacks[3:]:
-            name = type(callback).__qualname__
-            seen[name] += 1
-            yield f"callback {name} {seen[name]}", callback
-
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of everybody who watches: the loop's callbacks, then Fabric's."""
         for callback in self.callbacks:
@@ -192,6 +155,11 @@ class FederatedLoop:
             if method is not None:
                 method(loop=self, **arguments)
         self.fabric.call(hook, loop=self, **arguments)
+
+    def _show_clients(self, updates: Updates) -> None:
+        if any(hasattr(callback, "on_client_end") for callback in self.callbacks):
+            for row in range(len(updates)):
+                self.call("on_client_end", update=updates[row])
 
     def _profiles(self, conditions: Conditions, lr: float) -> Profiles:
         accumulation = self.solver.accumulation(conditions.num_steps, lr)
@@ -264,11 +232,6 @@ class FederatedLoop:
             if hasattr(callback, "configure_metrics"):
                 metrics |= callback.configure_metrics(result=result)
         return replace(result, metrics=metrics)
-
-
-def _counters(module: LightningModule) -> dict[str, torch.Tensor]:
-    """Return the buffers that are not part of the flat state: integers, such as a count of batches."""
-    return {name: buffer for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
 
 
 def target_weights(weights: str | list[float], sizes: IntVector) -> Vector:

@@ -49,6 +49,16 @@ def test_hooks_come_in_order():
     assert watcher.calls == ["federation_start", *["round_start", "round_end"] * 2, "federation_end"]
 
 
+def test_each_delivered_client_is_shown_once():
+    seen = []
+    watcher = type(
+        "Watch", (), {"on_client_end": lambda self, loop, update: seen.append((loop.round_index, update.client))}
+    )()
+    _, rounds = run(callbacks=[watcher])
+    expected = [(r.plan.index - 1, m) for r in rounds.results for m in np.flatnonzero(r.delivered)]
+    assert seen == expected
+
+
 def test_a_round_of_fedavg_equals_a_loop_written_by_hand():
     federation, module = gaussian_federation(), linear_module()
     weight, bias = (p.detach().clone() for p in module.network.parameters())
