@@ -8,6 +8,7 @@ from typing import Any
 import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.snapshot import snapshot
 from fl_lightning.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
 from fl_lightning.types import RoundResult
 
@@ -76,7 +77,7 @@ class RoundCheckpoint(Callback):
         loop.call("on_federation_save")
         write_checkpoint(
             self.folder / f"round_{loop.round_index:08d}.ckpt",
-            {**self.about, "finished": finished, "loop": loop.state_dict()},
+            {**self.about, "finished": finished, "loop": snapshot(loop)},
         )
         for _, path in checkpoints(self.folder)[: -self.keep]:
             path.unlink()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.cli import configs, orders
+from fl_lightning.cli.arguments import OneLineParser
 
 _EPILOG = """every other --KEY VALUE goes to all runs, as in train:  --loop.rounds 50 --logger none
 
@@ -20,7 +21,7 @@ Started again, it keeps the runs that are finished and goes on with the rest."""
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the options that are compare's own."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="fl-lightning compare",
         description=__doc__,
         epilog=_EPILOG,

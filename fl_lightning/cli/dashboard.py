@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.configs import ConfigError
 
 _AXES = ("round", "local_steps", "computation_time")
@@ -95,7 +96,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser."""
-    parser = argparse.ArgumentParser(prog="fl-lightning dashboard", description=__doc__, allow_abbrev=False)
+    parser = OneLineParser(prog="fl-lightning dashboard", description=__doc__, allow_abbrev=False)
     parser.add_argument("--project", help="W&B project of the comparison: the name of its folder, unless given")
     parser.add_argument("--entity", help="W&B user or team (default: yours)")
     parser.add_argument("--name", default="Comparison of algorithms", help="what the workspace is called")

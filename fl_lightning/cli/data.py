@@ -1,17 +1,17 @@
 """``fl-lightning data``: fetch data sets, or look at how one is split among the clients."""
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 from fl_lightning.cli import configs
+from fl_lightning.cli.arguments import OneLineParser
 
 _FETCHABLE = ("mnist", "cifar10")
 
 
 def main(arguments: list[str]) -> int:
     """Run ``data fetch`` or ``data show``."""
-    parser = argparse.ArgumentParser(prog="fl-lightning data", description=__doc__)
+    parser = OneLineParser(prog="fl-lightning data", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     fetch = commands.add_parser("fetch", help="fetch data sets and verify them")
     fetch.add_argument("names", nargs="+", choices=_FETCHABLE, metavar="NAME", help=" or ".join(_FETCHABLE))

@@ -50,6 +50,8 @@ def _guarded(command: Callable[[], int]) -> int:
         return command()
     except KeyboardInterrupt:
         return 130
+    except SystemExit as ending:  # of a parser that has shown its help
+        return ending.code if isinstance(ending.code, int) else 0
     except BrokenPipeError:
         return 0
     except Exception as error:

@@ -5,6 +5,7 @@ import copy
 import io
 from collections.abc import Iterator
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
@@ -22,7 +23,6 @@ from fl_lightning.solvers import SGD
 
 _ALGORITHM = ("sampling", "aggregator", "solver", "calibration")
 _ENVIRONMENT = ("schedule", "channel", "lr", "batch_size", "weights")
-_ARGUMENTS = ("rounds", *_ENVIRONMENT, *_ALGORITHM, "engine", "evaluate_every", "callbacks", "fabric", "seed")
 
 
 @cache
@@ -33,7 +33,7 @@ def _parser(keys: tuple[str, ...], with_data: bool) -> ArgumentParser:
     if with_data:
         parser.add_argument("--seed", type=int, default=0)
         parser.add_subclass_arguments(DataSource, "data", required=True)
-    parser.add_class_arguments(FederatedLoop, "loop", skip=set(_ARGUMENTS) - set(keys), instantiate=False)
+    parser.add_class_arguments(FederatedLoop, "loop", skip=set(signature(FederatedLoop).parameters) - set(keys), instantiate=False)
     return parser
 
 

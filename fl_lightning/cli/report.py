@@ -4,12 +4,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.configs import ConfigError
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser."""
-    parser = argparse.ArgumentParser(prog="fl-lightning report", description=__doc__, allow_abbrev=False)
+    parser = OneLineParser(prog="fl-lightning report", description=__doc__, allow_abbrev=False)
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
     parser.add_argument("--out", help="folder to write to (default: report in the first of RUNS)")
     parser.add_argument("--reference", default="fedacs", help="what the others are compared with (default: fedacs)")
