@@ -66,8 +66,8 @@ class Algorithm:
     aggregator: Callable[[], Aggregator]
     omega: Callable[..., np.ndarray]  # of w, q, A and gain
     proximal: float = 0.0  # mu of the local solver
-    copies: int = 128  # clients of each kind; fewer where each client is asked for its start or shift
-    num_rounds: int = 450
+    copies: int = 160  # clients of each kind; fewer where each client is asked for its start or shift
+    num_rounds: int = 320
     server_scale: float = 1.0  # small where clients drift apart and the prediction is a limit for small steps
 
     def on(self, system: str) -> System:

@@ -18,7 +18,7 @@ from fl_lightning.samplers import Sampler
 from fl_lightning.types import Profiles, RoundPlan, RoundResult, Updates
 
 Formula = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-_BURN_IN_SCALE = 4.0
+_BURN_IN_SCALE = 6.0
 
 
 @dataclass(frozen=True)
