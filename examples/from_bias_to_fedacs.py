@@ -33,6 +33,7 @@ def train(sampler, rounds):
         SamplerSelection(sampler, 6),
         ChannelFailures(),
         batch_size=32,
+        weights="uniform",
     )
     loop.callbacks.append(type("Watch", (), {"on_round_end": lambda self, loop, result: results.append(result)})())
     loop.run(FederatedModule(DigitsNet()), Digits(OneClassPerClient(20)).load(0))
