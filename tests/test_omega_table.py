@@ -170,6 +170,7 @@ WRONG = [
     Algorithm("FedNova, tau received", IMPORTANCE, lambda: NOVA("received"), fednova),
     Algorithm("FedNova, tau selected", IMPORTANCE, lambda: NOVA("selected"), fednova),
     Algorithm("SCAFFOLD without ACK", IMPORTANCE, lambda: aggregators.ControlVariates("always"), exact),
+    Algorithm("OS without reweighting", lambda: samplers.NormProportional(reweight=False), MEAN, fedavg),
 ]
 
 
