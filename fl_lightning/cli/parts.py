@@ -33,7 +33,9 @@ def _parser(keys: tuple[str, ...], with_data: bool) -> ArgumentParser:
     if with_data:
         parser.add_argument("--seed", type=int, default=0)
         parser.add_subclass_arguments(DataSource, "data", required=True)
-    parser.add_class_arguments(FederatedLoop, "loop", skip=set(signature(FederatedLoop).parameters) - set(keys), instantiate=False)
+    parser.add_class_arguments(
+        FederatedLoop, "loop", skip=set(signature(FederatedLoop).parameters) - set(keys), instantiate=False
+    )
     return parser
 
 

@@ -104,13 +104,18 @@ class _Planner:
 
     def __init__(self, variant: Variant, weights: Vector) -> None:
         self.variant, self.weights = variant, weights
+        self._one_step = np.ones(len(weights), dtype=np.int64)
+        self._conditions: Conditions | None = None
         self._known: tuple[Conditions, Law] | None = None
         self._gains: tuple[float, Vector] = (float("nan"), np.empty(0))
         variant.algorithm.sampling.start(self._forecast)
 
     def conditions(self, index: int, seed: int) -> Conditions:
-        one_step = np.ones(len(self.weights), dtype=np.int64)
-        return self.variant.schedule.configure_conditions(index, one_step, seed)
+        """Return T and q; the very same object while they stay the same, so that nobody has to compare them again."""
+        new = self.variant.schedule.configure_conditions(index, self._one_step, seed)
+        if self._conditions is None or not _equal(self._conditions, new):
+            self._conditions = new
+        return self._conditions
 
     def _forecast(self) -> Iterator[Profiles]:
         for index in range(1, 257):
