@@ -125,9 +125,15 @@ def exact(w, q, a, gain):
     return w
 
 
+def scaled_by_clients(w, q, a, gain):
+    """The step of each round is as long as FedAvg's."""
+    return w * gain / a * total(w * (1 - q) * a)
+
+
 IMPORTANCE, UNIFORM, FULL = samplers.Importance, samplers.Uniform, samplers.FullParticipation
 FEDACS = samplers.HeterogeneityAware
 MEAN, NOVA, VARP = aggregators.AnonymousMean, aggregators.NormalizedMean, aggregators.LastKnownUpdates
+OS, CONSISTENT = samplers.NormProportional, samplers.Consistent
 AWE, PBC, MOMENTUM = aggregators.EchoedInnovations, aggregators.PostponedBroadcast, aggregators.ServerMomentum
 
 ALGORITHMS = [
@@ -163,6 +169,17 @@ ALGORITHMS = [
     Algorithm("SCAFFOLD", IMPORTANCE, aggregators.ControlVariates, exact, copies=12),
     Algorithm("FedAvgM", IMPORTANCE, lambda: MOMENTUM(MEAN(), lr=0.1), fedavg),
     Algorithm("FedACS with server momentum", FEDACS, lambda: MOMENTUM(MEAN(), lr=0.1), fedacs),
+    Algorithm("OS", OS, MEAN, fedavg),
+    Algorithm("OS, OCS", lambda: OS(budget="optimal"), MEAN, fedavg),
+    Algorithm("OS, AOCS with stale norms", lambda: OS("stale", "approximate"), MEAN, fedavg),
+    Algorithm("OS, norms of first gradients", lambda: OS("first_gradient"), MEAN, fedavg),
+    Algorithm("DELTA", samplers.DiversityBased, MEAN, fedavg),
+    Algorithm("clustered by size", samplers.ClusteredBySize, MEAN, fedavg),
+    Algorithm("clustered by similarity", samplers.ClusteredBySimilarity, MEAN, fedavg, copies=16, num_rounds=1200),
+    Algorithm("variance-optimal", samplers.VarianceOptimal, MEAN, scaled_by_clients),
+    Algorithm("variance-optimal with norms", lambda: samplers.VarianceOptimal(True), MEAN, scaled_by_clients),
+    Algorithm("work-aware", samplers.WorkAware, MEAN, scaled_by_clients),
+    Algorithm("DELTA made consistent", lambda: CONSISTENT(samplers.DiversityBased()), MEAN, scaled_by_clients),
 ]
 
 # What is wrong, with the Omega that it was meant to have.
@@ -171,6 +188,14 @@ WRONG = [
     Algorithm("FedNova, tau selected", IMPORTANCE, lambda: NOVA("selected"), fednova),
     Algorithm("SCAFFOLD without ACK", IMPORTANCE, lambda: aggregators.ControlVariates("always"), exact),
     Algorithm("OS without reweighting", lambda: samplers.NormProportional(reweight=False), MEAN, fedavg),
+]
+
+# Selections by rule, which promise no objective; measured against w, the one that was asked for.
+SELECTIONS = [
+    Algorithm("DivFL", samplers.SubmodularSelection, MEAN, exact),
+    Algorithm("DivFL, weights of the selected", lambda: samplers.SubmodularSelection("samples"), MEAN, exact),
+    Algorithm("HiCS-FL", lambda: samplers.EntropyClusters(num_classes=6), MEAN, exact),
+    Algorithm("power-of-choice", samplers.PowerOfChoice, MEAN, exact),
 ]
 
 
@@ -207,6 +232,11 @@ def test_wrong_variants_miss_the_predicted_weights(algorithm: Algorithm) -> None
     assert error(algorithm, "spec-static", 2000, copies=1) > 3 * TOLERANCE
 
 
+@pytest.mark.parametrize("algorithm", SELECTIONS, ids=by_name)
+def test_selections_by_rule_optimise_something_else(algorithm: Algorithm) -> None:
+    assert error(algorithm, "spec-static", 300, copies=8) > 3 * TOLERANCE
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["spec-static", "spec-dynamic"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=by_name)
@@ -231,3 +261,9 @@ if __name__ == "__main__":
         print(f"| {each.name} |", " | ".join(cells), "|", flush=True)
     for each in WRONG:
         print(f"| {each.name} (wrong) | {error(each, 'spec-static', 2000, copies=1):.4f} |", flush=True)
+    for each in SELECTIONS:
+        for name in ("spec-static", "spec-dynamic"):
+            weights = measured_weights(each.on(name), each.sampler(), each.aggregator(), 1000, copies=8)
+            print(
+                f"| {each.name}, {name} | optimises", " ".join(f"{weight:.3f}" for weight in weights), "|", flush=True
+            )
