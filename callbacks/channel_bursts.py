@@ -1,10 +1,13 @@
 """GilbertElliott: uploads that are lost in bursts."""
 
+from typing import Any
+
 import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.channel import arrivals
+from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.seeding import Purpose, client_keys, generator
 from fl_lightning.types import IntVector, RoundPlan, Vector
 
@@ -37,6 +40,10 @@ class GilbertElliott(Callback):
         if multiplicity not in ("shared", "independent"):
             raise ValueError(f"multiplicity={multiplicity!r} is unknown: use 'shared' or 'independent'")
         self.burst_length, self.loss_when_bad, self.multiplicity = burst_length, loss_when_bad, multiplicity
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Refuse a plain Trainer."""
+        refuse_trainer(self, "it relates the links of rounds and clients", "ChannelFailures")
 
     def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
         """Return for each client how many of its draws arrive, (M,)."""

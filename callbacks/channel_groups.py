@@ -1,9 +1,12 @@
 """GroupFailures: clients that fail together."""
 
+from typing import Any
+
 import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector, RoundPlan
 
@@ -29,6 +32,10 @@ class GroupFailures(Callback):
         if not 0 <= correlation <= 1:
             raise ValueError(f"correlation={correlation} must be between 0 and 1")
         self.groups, self.correlation = groups, correlation
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Refuse a plain Trainer."""
+        refuse_trainer(self, "it relates the links of rounds and clients", "ChannelFailures")
 
     def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
         """Return for each client how many of its draws arrive, (M,)."""

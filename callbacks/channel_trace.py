@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.types import IntVector, RoundPlan
 
 _ARRIVED = {"1": True, "true": True, "0": False, "false": False}
@@ -32,6 +33,10 @@ class TraceChannel(Callback):
     def __init__(self, path: str) -> None:
         self.path = path
         self.arrived = read_deliveries(Path(path))
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Refuse a plain Trainer."""
+        refuse_trainer(self, "it relates the links of rounds and clients", "ChannelFailures")
 
     def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
         """Return for each client how many of its draws arrive, (M,)."""

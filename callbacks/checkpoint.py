@@ -8,6 +8,7 @@ from typing import Any
 import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.snapshot import snapshot
 from fl_lightning.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
 from fl_lightning.types import RoundResult
@@ -46,6 +47,10 @@ class RoundCheckpoint(Callback):
         self.folder, self.every_n_rounds, self.min_seconds, self.keep = Path(folder), every_n_rounds, min_seconds, keep
         self.about = about or {}
         self._next_save = 0.0
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Refuse a plain Trainer."""
+        refuse_trainer(self, "it saves a federated run", "ModelCheckpoint")
 
     def on_federation_start(self, loop: Any) -> None:
         """Throw away what an earlier run in this folder saved after the round from which this one starts."""

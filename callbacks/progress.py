@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.types import RoundResult
 
 
@@ -21,6 +22,10 @@ class RoundProgress(Callback):
     def __init__(self, monitor: str = "test_accuracy") -> None:
         self.monitor = monitor
         self._bar: Progress | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Refuse a plain Trainer."""
+        refuse_trainer(self, "it shows rounds", "RichProgressBar")
 
     def on_federation_start(self, loop: Any) -> None:
         """Open the bar."""

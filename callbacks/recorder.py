@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
+from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.storage import encode, write_durably
 from fl_lightning.types import RoundResult
 
@@ -57,6 +58,10 @@ class RunRecorder(Callback):
         self._class_accuracy: list[float] = []
         self._clients: dict[str, torch.Tensor] = {}
         self._seconds = 0.0  # before this start, when the run was resumed
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Refuse a plain Trainer."""
+        refuse_trainer(self, "it writes the files of a federated run", "CSVLogger and ModelCheckpoint")
 
     def on_federation_start(self, loop: Any) -> None:
         """Start a new metrics file, or cut an earlier one back to the round that is resumed."""

@@ -6,6 +6,7 @@ import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.types import RoundResult
 
 _AXES = ("local_steps", "computation_time")
@@ -23,6 +24,10 @@ class TensorBoardMetrics(Callback):
     def __init__(self, save_dir: str, config: dict[str, Any] | None = None) -> None:
         self.save_dir, self.config = save_dir, config or {}
         self._logger: TensorBoardLogger | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Refuse a plain Trainer."""
+        refuse_trainer(self, "it logs rounds", "TensorBoardLogger")
 
     def on_federation_start(self, loop: Any) -> None:
         """Open the log; rounds after the one that is resumed are cut off."""

@@ -61,8 +61,10 @@ class WandbMetrics(Callback):
 
     def on_federation_start(self, loop: Any) -> None:
         """Open the run."""
-        if loop.fabric.global_rank:
-            return
+        if not loop.fabric.global_rank:
+            self._start()
+
+    def _start(self) -> None:
         offline = self.mode == "offline" or (self.mode == "auto" and not has_key())
         if offline and self.mode == "auto":
             rank_zero_info(
@@ -109,7 +111,9 @@ class WandbMetrics(Callback):
 
     def on_round_end(self, loop: Any, result: RoundResult) -> None:
         """Log the round."""
-        row = result.metrics
+        self._log(result.metrics)
+
+    def _log(self, row: dict[str, float]) -> None:
         accuracy = row.get("test_accuracy")
         if accuracy is not None:
             self._best = max(self._best, accuracy)
@@ -122,6 +126,20 @@ class WandbMetrics(Callback):
         logger = self._logger
         if logger is not None:
             self._attempt("W&B fails", lambda: logger.experiment.log(row, step=int(row["round"])))
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """In a plain Trainer: open the run."""
+        if trainer.is_global_zero:
+            self._start()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """In a plain Trainer: log what was measured in this epoch under the same keys."""
+        measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self._log({"round": trainer.current_epoch + 1, **measured})
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """In a plain Trainer: write the summary and close the run."""
+        self._close({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
 
     def on_federation_pause(self, loop: Any) -> None:
         """Close the run for now; it is opened again by its id."""

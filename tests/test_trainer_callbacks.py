@@ -1,18 +1,27 @@
 """Our callbacks in a plain Trainer: what they do there, and what they refuse."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from test_wandb import read_back
 from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning.callbacks import (
     ChannelFailures,
     ComputationTime,
+    GilbertElliott,
     HeterogeneitySchedule,
+    RoundCheckpoint,
+    RoundProgress,
+    RunRecorder,
     SamplerSelection,
     StopAtTarget,
+    TensorBoardMetrics,
+    WandbMetrics,
 )
 from fl_lightning.callbacks.schedule import Group
 from fl_lightning.samplers import Importance
@@ -114,6 +123,25 @@ def test_a_trainer_stops_at_the_target():
     assert len(watch.batches) == 1
 
 
-def test_sampling_has_no_meaning_in_a_trainer():
-    with pytest.raises(MisconfigurationException, match="SamplerSelection has no meaning in a plain Trainer"):
-        fit(SamplerSelection(Importance(), 3))
+def test_wandb_logs_epochs_under_the_same_keys(tmp_path):
+    metrics = WandbMetrics(project="demo", save_dir=str(tmp_path), mode="offline")
+    fit(HeterogeneitySchedule(num_steps=4, failure_rates=0.0), ComputationTime(), metrics, epochs=3)
+    history = [record for record in read_back(tmp_path) if record.get("type") == "history"]
+    assert len(history) == 3
+    assert all(name in json.dumps(history[-1]) for name in ("local_steps", "computation_time", "round", "wall_time"))
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        SamplerSelection(Importance(), 3),
+        RoundProgress(),
+        RunRecorder("nowhere"),
+        RoundCheckpoint("nowhere"),
+        GilbertElliott(),
+        TensorBoardMetrics("nowhere"),
+    ],
+)
+def test_what_has_no_meaning_in_a_trainer_says_what_to_use(callback):
+    with pytest.raises(MisconfigurationException, match=f"{type(callback).__name__} has no meaning in a plain Trainer"):
+        fit(callback)
