@@ -138,7 +138,7 @@ def test_wandb_logs_epochs_under_the_same_keys(tmp_path):
         RoundProgress(),
         RunRecorder("nowhere"),
         RoundCheckpoint("nowhere"),
-        GilbertElliott(),
+        GilbertElliott(3.0),
         TensorBoardMetrics("nowhere"),
     ],
 )
