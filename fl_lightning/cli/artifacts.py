@@ -1,6 +1,7 @@
 """Logging a report to W&B: the page, the tables and the figures as one artifact, beside the runs."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Literal
@@ -29,6 +30,8 @@ def _log(folder: Path, comparison: Comparison, project: str) -> None:
     import wandb
 
     mode = _mode(comparison)
+    if mode == "offline":
+        shutil.rmtree(folder / "wandb", ignore_errors=True)  # an earlier report, whose files are replaced by now
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT") or project,
         name=f"{comparison.data}_report",
@@ -41,10 +44,11 @@ def _log(folder: Path, comparison: Comparison, project: str) -> None:
         config={"algorithms": [entry.name for entry in comparison.entries], "seeds": comparison.seeds},
     )
     artifact = wandb.Artifact(f"{comparison.data}_report", type="report")
-    artifact.add_file(str(folder / "index.html"))
+    # Immutable: files are uploaded from where they are, so that the folder alone is enough for a later `wandb sync`.
+    artifact.add_file(str(folder / "index.html"), policy="immutable")
     for name in ("tables", "figures"):
         if (folder / name).is_dir():
-            artifact.add_dir(str(folder / name), name=name)
+            artifact.add_dir(str(folder / name), name=name, policy="immutable")
     run.log_artifact(artifact)
     table = final_table(comparison)
     run.log({"final": wandb.Table(columns=list(table.header), data=[list(row) for row in table.rows])})

@@ -10,6 +10,7 @@
     const rules = [...hidden].map((i) => `.e${i}:not(.chip){display:none!important}`);
     if (focus !== null && !hidden.has(focus)) {
       rules.push(`.e:not(.e${focus}):not(.chip):not(.card){opacity:.13!important}`);
+      rules.push(`.line.ref:not(.e${focus}),.label.ref:not(.e${focus}){opacity:.55!important}`);
       rules.push(`.line.e${focus},.label.e${focus}{opacity:1!important}.line.e${focus}{stroke-width:3!important}`);
       rules.push(`.band.e${focus}{display:inline!important;opacity:.18!important}`);
       rules.push(`tr.r${focus} td{background:var(--grid)}`);

@@ -109,8 +109,11 @@ def what_ran(comparison: Comparison, problems: Sequence[Problem]) -> str:
     rows = []
     for index, entry in enumerate(comparison.entries):
         own = entry is comparison.reference
-        settings = [f"{key} = {_shown(values[entry.name])}" for key, values in comparison.differences.items()
-                    if own or values[entry.name] != values[comparison.reference.name]]  # fmt: skip
+        settings = [
+            f"{key.removeprefix('loop.')} = {_shown(values[entry.name])}"
+            for key, values in comparison.differences.items()
+            if values[entry.name] is not None and (own or values[entry.name] != values[comparison.reference.name])
+        ]
         seconds = [float(run.summary.get("seconds") or math.nan) for run in entry.runs]
         cells = [f"<td>{escape(entry.name)}</td>", f'<td class="wide">{"<br>".join(map(escape, settings)) or "–"}</td>']
         cells += [f"<td>{', '.join(str(run.seed) for run in entry.runs)}</td>"]
@@ -138,7 +141,7 @@ def what_ran(comparison: Comparison, problems: Sequence[Problem]) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = value.removeprefix("fl_lightning.") if isinstance(value, str) else "none" if value is None else str(value)
+    text = value.removeprefix("fl_lightning.") if isinstance(value, str) else str(value)
     return text if len(text) <= 120 else text[:117] + "..."
 
 

@@ -89,7 +89,7 @@ def targets(comparison: Comparison, charts: Charts) -> str:
     return "".join(f"<h3>{escape(t.title)}</h3>{_plain_table(t, comparison, kind)}{note(t.note)}" for t in made)
 
 
-def _tick_row(scale: Scale, wanted: int = 4) -> str:
+def _tick_row(scale: Scale, wanted: int = 3) -> str:
     ticks = scale.ticks(wanted)
     places = scale.share(np.array(ticks)) * 100
     words = "".join(f'<i style="left:{p:.1f}%">{tick_label(v)}</i>' for v, p in zip(ticks, places, strict=True))

@@ -141,7 +141,15 @@ def final_table(comparison: Comparison) -> Table:
             }
         )
     name = METRICS[metric]
-    header = ("algorithm", f"final {name}", "best", f"− {reference.name}", "95 % interval", "above / below", "p")
+    header = (
+        "algorithm",
+        f"final {name}",
+        "best",
+        f"− {reference.name}",
+        "95 % interval",
+        "above\u00a0/\u00a0below",
+        "p",
+    )
     return Table("final", f"Final {name}", header, tuple(rows), tuple(records), _final_note(comparison))
 
 

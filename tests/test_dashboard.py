@@ -1,0 +1,44 @@
+import json
+
+import pytest
+
+from fl_lightning.cli import configs, dashboard
+
+workspaces = pytest.importorskip("wandb_workspaces.workspaces", reason="the extra `dashboard` is not installed")
+
+
+def test_workspace_has_the_panels_of_a_comparison():
+    described = dashboard.description("compare_digits", "me", "digits")
+    built = dashboard.build(described, "me")
+    assert (built.entity, built.project, built.name) == ("me", "compare_digits", "digits")
+    assert [section.name for section in built.sections] == list(described["sections"])
+    spec = json.loads(built._to_model().model_dump_json(by_alias=True))
+    text = json.dumps(spec)
+    accuracy = built.sections[0].panels
+    assert [panel.x for panel in accuracy] == ["round", "local_steps", "computation_time"]
+    assert all(panel.y == ["test_accuracy"] for panel in accuracy)
+    for metric in ("chi2", "rounds_to_target", "computation_time_to_target", "num_delivered"):
+        assert metric in text
+
+
+def test_without_a_login_it_is_written_down_and_can_be_read_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    out = tmp_path / "deep" / "dashboard.json"
+    assert dashboard.main(["--project", "compare_digits", "--out", str(out)]) == 0
+    assert f"fl-lightning dashboard --file {out}" in capsys.readouterr().out
+    described = json.loads(out.read_text())
+    assert dashboard.main(["--file", str(out)]) == 0
+    assert json.loads(out.read_text()) == described
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"project": 1, "name": "x", "sections": {"a": [{}]}}', "[" * 9999])
+def test_a_spoiled_description_is_refused(tmp_path, text):
+    path = tmp_path / "dashboard.json"
+    path.write_text(text)
+    with pytest.raises((configs.ConfigError, ValueError)):
+        dashboard.main(["--file", str(path)])
+
+
+def test_project_or_file_is_wanted():
+    with pytest.raises(configs.ConfigError, match="--project"):
+        dashboard.main([])
