@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = (ORANGE, YELLOW, PURPLE, GREEN)
+_TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _POINTS = 240  # shown of each curve
 
 
@@ -31,8 +32,14 @@ def convergence_figure(title: str, curves: Sequence[Curves], plateaus: Sequence[
     figure.suptitle(title, x=0.01, ha="left", fontsize=12.5, color=INK, fontweight="bold")
     _draw(left, "the model of each round", curves, "distance", [plateau.distance.mean() for plateau in plateaus])
     _draw(right, "the average of all models so far", curves, "average", [plateau.bias.mean() for plateau in plateaus])
+    left.annotate(
+        "line: mean over the seeds   band: 10th to 90th percentile   dashes: where the theory says it ends",
+        (0.0, 0.012),
+        xycoords="axes fraction",
+        fontsize=7.5,
+        color=MUTED,
+    )
     left.set_ylabel("distance to the true optimum", color=MUTED, fontsize=9)
-    right.tick_params(labelleft=False)
     return figure
 
 
@@ -54,10 +61,15 @@ def _draw(axes: "Axes", title: str, curves: Sequence[Curves], what: str, ends: S
         values = getattr(curve, what)[:, rounds - 1]
         mean = values.mean(axis=0)
         low, high = np.percentile(values, [10, 90], axis=0)
-        axes.fill_between(rounds, low, high, color=colour, alpha=0.16 if remedy else 0.09, linewidth=0)
+        axes.fill_between(rounds, low, high, color=colour, alpha=0.18 if remedy else 0.06, linewidth=0)
         axes.plot(rounds, mean, color=colour, linewidth=2.4 if remedy else 1.5, zorder=3 if remedy else 2)
         axes.plot([rounds[-1] / 8, rounds[-1] * 1.0], [end, end], color=colour, linestyle=(0, (2, 2)), linewidth=1.2)
-        tails.append((float(mean[-8:].mean()), curve.label, colour, remedy))
+        tail = (
+            float(np.mean(getattr(curve, what)[:, -max(1, int(rounds[-1]) // 10) :]))
+            if what == "distance"
+            else mean[-1]
+        )
+        tails.append((float(tail), curve.label, colour, remedy))
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(1, rounds[-1])
@@ -66,7 +78,9 @@ def _draw(axes: "Axes", title: str, curves: Sequence[Curves], what: str, ends: S
     axes.grid(axis="y", color=RULE, linewidth=0.5, alpha=0.7)
     bare(axes)
     axes.minorticks_off()
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     low, high = axes.get_ylim()
+    axes.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
     axes.set_ylim(low, high)
     _label(axes, tails, float(np.log10(high / low)))
 
@@ -83,9 +97,9 @@ def _label(axes: "Axes", tails: list[tuple[float, str, str, bool]], decades: flo
             if overlap > 0:
                 places[upper] += overlap / 2
                 places[upper - 1] -= overlap / 2
-    for place, (_, label, colour, remedy) in zip(places, tails, strict=True):
+    for place, (value, label, colour, remedy) in zip(places, tails, strict=True):
         axes.annotate(
-            label,
+            f"{label}  {value:.2g}",
             (1.012, 10**place),
             xycoords=("axes fraction", "data"),
             color=colour,
