@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_lightning import theory
-from fl_lightning.callbacks import SamplerSelection
+from fl_lightning.callbacks import HeterogeneitySchedule, SamplerSelection
 from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance, Sampler, VarianceOptimal, WorkAware
 from fl_lightning.types import Cohort, Profiles, RoundPlan, RoundResult, Updates
+from systems import PAPER_GROUPS, gaussian_federation, linear_module, small_loop
 
 W = np.array([0.1, 0.2, 0.15, 0.25, 0.1, 0.2])
 ETA, M, K = 2e-3, 6, 3
@@ -107,3 +108,13 @@ def test_knowledge_is_checked() -> None:
     with pytest.raises(ValueError, match="client 1 is not"):
         HeterogeneityAware().probabilities(_profiles([0.5, 0.5], [1, 1], [0.0, 1.0]), K)
     assert HeterogeneityAware().probabilities(_profiles([0.0, 1.0], [1, 1], [0.0, 0.5]), K).tolist() == [0, 1]
+
+
+def test_mean_knowledge_of_conditions_that_are_drawn_once_is_exact() -> None:
+    schedule = HeterogeneitySchedule(groups=PAPER_GROUPS, dynamic=False)
+    loop = small_loop(HeterogeneityAware("mean"), schedule=schedule, rounds=1)
+    loop.run(linear_module(), gaussian_federation())
+    conditions = schedule.configure_conditions(1, loop.steps_per_epoch, loop.seed)
+    profiles = _profiles(loop.client_weights, conditions.num_steps, conditions.failure_rates)
+    expected = HeterogeneityAware().probabilities(profiles, K)
+    assert loop.sampling.sampler.probabilities(profiles, K) == pytest.approx(expected, rel=1e-12)

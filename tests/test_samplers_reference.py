@@ -17,6 +17,7 @@ from fl_lightning.data.quadratic import QuadraticFederation
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import QuadraticModule
 from fl_lightning.seeding import Purpose, generator
+from fl_lightning.solvers import SGD
 from fl_lightning.types import Profiles
 
 M, D, K, LR, SEED = 7, 5, 3, 0.05, 3
@@ -243,18 +244,18 @@ class Checker:
         self.past.rounds.append(result)
 
 
-def run(sampler: samplers.Sampler, *watchers, rounds: int = 20, finished: int = 0) -> None:
+def run(sampler: samplers.Sampler, *watchers, rounds: int = 20, finished: int = 0, **settings) -> None:
     loop = FederatedLoop(
         rounds,
         LR,
         HeterogeneitySchedule(groups=[Group(1.0, (1, 6), (0.4, 0.85))]),
         SamplerSelection(sampler, K),
         ChannelFailures(),
-        calibration=Calibration("none"),
         weights=WEIGHTS.tolist(),
         evaluate_every=1000,
         callbacks=watchers,
         seed=SEED,
+        **({"calibration": Calibration("none")} | settings),
     )
     loop.round_index = finished
     loop.run(QuadraticModule(D).double(), QuadraticFederation(TARGETS))
@@ -405,3 +406,11 @@ def test_asking_everybody_is_charged() -> None:
     assert charged["os-first"] == [M, M]
     assert charged["divfl"] == [M, 0]
     assert charged["powerofchoice"] == [2, 2]  # five forward passes, a third of a step each
+
+
+@pytest.mark.parametrize(("name", "charge"), [("os-first", M), ("powerofchoice", 2)])
+def test_a_plan_that_is_made_several_times_asks_once(name: str, charge: int) -> None:
+    recorder = Recorder()
+    run(CASES[name][0](), recorder, rounds=2, solver=SGD(proximal=2.0), calibration=Calibration("round", "local"))
+    assert [result.plan.probed_steps for result in recorder.results] == [charge, charge]
+    assert recorder.results[0].plan.learning_rate != LR

@@ -8,22 +8,34 @@ from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
 
 class EngineProbe:
-    """Asks clients through the engine, remembers full trainings so that nobody trains twice, and counts the steps."""
+    """Asks clients through the engine and counts the steps.
+
+    Answers are kept for the round: a plan may be made several times until its learning rate is found, and nobody trains
+    twice.
+    """
 
     def __init__(self, engine: Engine, state: ModelState, work: LocalWork) -> None:
         self._engine, self._state, self._work = engine, state, work
+        self._losses: dict[bytes, Vector] = {}
+        self._gradients: dict[bytes, torch.Tensor] = {}
         self._trained: Updates | None = None
         self.num_steps = 0  # local steps spent on questions
 
     def losses(self, clients: IntVector) -> Vector:
         """Loss of the global model on one batch of each client; a forward pass is charged as a third of a step."""
-        self.num_steps += -(-len(clients) // 3)
-        return self._engine.losses(self._state, clients, self._work.round_index)
+        key = clients.tobytes()
+        if key not in self._losses:
+            self.num_steps += -(-len(clients) // 3)
+            self._losses[key] = self._engine.losses(self._state, clients, self._work.round_index)
+        return self._losses[key]
 
     def gradients(self, clients: IntVector) -> torch.Tensor:
         """Gradient of one batch of each client at the global model."""
-        self.num_steps += len(clients)
-        return self._engine.gradients(self._state, clients, self._work.round_index)
+        key = clients.tobytes()
+        if key not in self._gradients:
+            self.num_steps += len(clients)
+            self._gradients[key] = self._engine.gradients(self._state, clients, self._work.round_index)
+        return self._gradients[key]
 
     def updates(self, clients: IntVector) -> Updates:
         """Full local training of each client."""
