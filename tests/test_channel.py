@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fl_lightning.callbacks import (
     ChannelFailures,
@@ -242,3 +244,9 @@ def test_channels_run_in_the_loop(channel) -> None:
     loop = small_loop(channel=channel, schedule=HeterogeneitySchedule(num_steps=2, radio=RayleighOutage()))
     loop.run(linear_module(), gaussian_federation())
     assert loop.round_index == 4
+
+
+@pytest.mark.parametrize("channel", [GilbertElliott(3.0), GroupFailures(2)])
+def test_channels_of_many_clients_refuse_a_plain_trainer(channel) -> None:
+    with pytest.raises(MisconfigurationException, match="no meaning in a plain Trainer"):
+        Trainer(max_epochs=1, callbacks=[channel], logger=False, accelerator="cpu").fit(linear_module(), [])
