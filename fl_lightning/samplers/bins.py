@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -30,18 +31,24 @@ class Bins:
                 row[client] += mass / self.capacity
         return table
 
-    def draw(self, num_clients: int, rng: np.random.Generator) -> IntVector:
-        """Return how often each client is drawn, one draw from each bin, (M,)."""
-        clients = np.array([client for segments in self.bins for client, _ in segments])
-        ends = np.cumsum([len(segments) for segments in self.bins])
-        filled: list[float] = []
+    @cached_property
+    def _segments(self) -> tuple[IntVector, Vector, IntVector]:
+        """Client and upper end of each segment, the bins laid end to end at 0, 1, 2, ...; and each bin's last one."""
+        clients = [client for segments in self.bins for client, _ in segments]
+        ends: list[float] = []
         for index, segments in enumerate(self.bins):
             level = 0
             for _, mass in segments:
                 level += mass
-                filled.append(index + level / self.capacity)
-        drawn = np.searchsorted(filled, np.arange(len(self.bins)) + rng.random(len(self.bins)), side="right")
-        return np.bincount(clients[np.minimum(drawn, ends - 1)], minlength=num_clients).astype(np.int64)
+                ends.append(index + level / self.capacity)
+        last = np.cumsum([len(segments) for segments in self.bins]) - 1
+        return np.array(clients, dtype=np.int64), np.array(ends), last
+
+    def draw(self, num_clients: int, rng: np.random.Generator) -> IntVector:
+        """Return how often each client is drawn, one draw from each bin, (M,)."""
+        clients, ends, last = self._segments
+        drawn = np.searchsorted(ends, np.arange(len(self.bins)) + rng.random(len(self.bins)), side="right")
+        return np.bincount(clients[np.minimum(drawn, last)], minlength=num_clients).astype(np.int64)
 
 
 def size_bins(weights: Vector, num_bins: int) -> Bins:
