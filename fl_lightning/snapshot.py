@@ -45,7 +45,7 @@ def _restore(loop: Any, state: dict[str, Any]) -> None:
     weights, buffers = loop.state.weights, loop.state.buffers
     if state["weights"].shape != weights.shape or state["buffers"].shape != buffers.shape:
         raise ValueError(
-            f"the checkpoint's model has {state['weights'].numel()} weights and {state['buffers'].numel()} buffer values, "
+            f"the checkpoint has {state['weights'].numel()} weights and {state['buffers'].numel()} buffer values, "
             f"but the module has {weights.numel()} and {buffers.numel()}"
         )
     loop.round_index = int(state["round"])

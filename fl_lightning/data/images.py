@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +47,7 @@ def read_images(path: Path) -> tuple[Images, dict[str, str]]:
     try:
         content = torch.load(path, weights_only=True)
         images = Images(**{name: content.pop(name) for name in Images.__dataclass_fields__})
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # a damaged file breaks the loader in many ways
         raise ValueError(f"{path} is damaged ({type(error).__name__}); delete it and start again") from None
     return images, content
 
