@@ -1,0 +1,54 @@
+"""The wheel, installed in a new virtual environment outside the repository, beside a project with its own ``callbacks``."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PROJECT = """
+import callbacks
+from fl_lightning.callbacks import ChannelFailures
+import lightning.pytorch as pl, torch, fl_lightning
+from fl_lightning import FederatedModule
+from torch.utils.data import DataLoader, TensorDataset
+
+assert callbacks.MINE == 42 and "project" in callbacks.__file__, callbacks.__file__
+assert "site-packages" in fl_lightning.__file__, fl_lightning.__file__
+data = DataLoader(TensorDataset(torch.randn(8, 5), torch.zeros(8, dtype=torch.long)), batch_size=4)
+channel = ChannelFailures(failure_rate=0.999999999)
+trainer = pl.Trainer(max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                     enable_model_summary=False, accelerator="cpu", callbacks=[channel])
+trainer.fit(FederatedModule(torch.nn.Linear(5, 3), 3), data)
+print("lost", channel.num_lost)
+"""
+
+
+def run(*command, cwd, **environment):
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=kept | environment)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_lives_beside_a_project_with_its_own_callbacks(tmp_path):
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT), cwd=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    run(sys.executable, "-m", "venv", "venv", cwd=tmp_path)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    run(python, "-m", "pip", "install", "-q", "--no-deps", str(wheel), cwd=tmp_path)
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])  # torch and Lightning are not copied again
+    project = tmp_path / "project"
+    (project / "callbacks").mkdir(parents=True)
+    (project / "callbacks" / "__init__.py").write_text("MINE = 42\n")
+    (project / "main.py").write_text(PROJECT)
+    assert "lost 2" in run(python, "main.py", cwd=project)
+    command = str(tmp_path / "venv" / "bin" / "fl-lightning")
+    run(command, "train", "--config", "toy_fedacs.yaml", "--loop.rounds", "2", "--logger", "none", cwd=project)
+    assert (project / "runs" / "toy_fedacs" / "seed_0" / "summary.json").is_file()
