@@ -115,7 +115,7 @@ class HeterogeneitySchedule(Callback):
             trainer.val_check_batch = max(1, int(num_batches * trainer.val_check_interval))
 
 
-def _bounds(value: Any) -> tuple[float, float]:
+def _bounds(value: Any) -> tuple[Any, Any]:
     low, high = value if isinstance(value, (tuple, list)) else (value, value)
     return low, high
 
@@ -135,11 +135,12 @@ def _draw_groups(groups: list[Group], num_clients: int, rng: np.random.Generator
     shares = np.array([group.share for group in groups])
     if abs(shares.sum() - 1) > 1e-6:
         raise ValueError(f"the shares of the groups must add up to 1, but add up to {shares.sum():g}")
-    member = np.repeat(np.arange(len(groups)), np.diff(np.rint(np.cumsum([0, *shares]) * num_clients).astype(int)))
-    steps = np.array([_bounds(group.num_steps) for group in groups])[member]
-    rates = np.array([_bounds(group.failure_rates) for group in groups], dtype=np.float64)[member]
-    num_steps = rng.integers(steps[:, 0], steps[:, 1], endpoint=True)
-    return num_steps, rng.uniform(rates[:, 0], rates[:, 1])
+    counts = np.diff(np.rint(np.cumsum([0, *shares]) * num_clients).astype(int)).tolist()
+    members = list(zip(groups, counts, strict=True))
+    # Group by group, because numpy draws from common bounds several times faster than from bounds of each client.
+    steps = [rng.integers(*_bounds(group.num_steps), size=count, endpoint=True) for group, count in members]
+    rates = [rng.uniform(*_bounds(group.failure_rates), size=count) for group, count in members]
+    return np.concatenate(steps), np.concatenate(rates)
 
 
 def _spread(name: str, value: Any, num_clients: int) -> Vector:

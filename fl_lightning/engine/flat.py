@@ -24,11 +24,13 @@ class FlatModel:
             raise ValueError(f"{type(module).__name__} has no parameter that requires a gradient: nothing to train")
         self.weights = _flatten(self.parameters)
         self.gradient = torch.zeros_like(self.weights)
+        self.gradients: list[torch.Tensor] = []  # of the single parameters
         offset = 0
         for parameter in self.parameters:
             part = slice(offset, offset + parameter.numel())
             parameter.data = self.weights[part].view(parameter.shape)
             parameter.grad = self.gradient[part].view(parameter.shape)
+            self.gradients.append(parameter.grad)
             offset = part.stop
         self.buffers = self._view_buffers()
         self._counters = [

@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import cast
 
@@ -21,6 +21,7 @@ from fl_lightning.engine.evaluation import evaluate, silent_logs
 from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.lanes import Lanes
 from fl_lightning.engine.layout import channels_last, plain_dropout
+from fl_lightning.engine.reorder import pool_before_relu
 from fl_lightning.engine.sequential import ClientTrainer
 from fl_lightning.engine.stacked import StackTrainer
 from fl_lightning.engine.work import LocalWork, training_loss
@@ -38,7 +39,8 @@ class Engine:
         mode: ``auto`` chooses. ``stacked``: many small clients as rows of one matrix. ``threads``: clients side by
             side, one thread each. ``sequential``: one client after another on all threads. ``reference``: the same with
             plain memory layout and allocator, which the others are tested against.
-        memory_layout: Give convolutions their images with the channels innermost.
+        memory_layout: Give convolutions their images with the channels innermost, and pool before a rectifier instead
+            of after it.
         keep_memory: Keep freed memory instead of returning it to the system at each step (glibc alone).
         threads: Threads of this process; by default what torch takes, or the process's part of the cores where several
             processes share them.
@@ -117,11 +119,15 @@ class Engine:
         self._trainers = [self._trainer(model, self.choice.random) for model in models]
         self._stacks = [self._stack(model) for model in models] if self.choice.mode == "stacked" else []
 
+    def _arranged(self, module: LightningModule) -> AbstractContextManager[None]:
+        return pool_before_relu(module) if self.memory_layout else nullcontext()
+
     def _run(self, tasks: list[Callable[[int], None]], training: bool = True) -> None:
         """Run tasks on the lanes, with all models in the wanted mode and their logs dropped."""
         with ExitStack() as stack:
             for trainer in self._trainers:
                 stack.enter_context(silent_logs(trainer.model.module))
+                stack.enter_context(self._arranged(trainer.model.module))
                 if self.choice.random:
                     stack.enter_context(plain_dropout(trainer.model.module))
                 if trainer.model.module.training != training:
@@ -194,7 +200,7 @@ class Engine:
     def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
         """Return the metrics of the global model on the test data, and its accuracy per class."""
         self.model.load(state.weights, state.buffers)
-        with self.fabric.autocast():
+        with self.fabric.autocast(), self._arranged(self.module):
             return evaluate(self.module, self.batches.test(self.test_batch_size))
 
 

@@ -11,6 +11,7 @@ _PRODUCTS = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1}  # name: position of t
 class CountOperations(TorchDispatchMode):
     """Counts the floating-point operations of matrix products and convolutions while it is active.
 
+    >>> import torch
     >>> with CountOperations() as counter:
     ...     _ = torch.zeros(5, 3) @ torch.zeros(3, 2)
     >>> counter.total

@@ -77,8 +77,13 @@ class ClientTrainer:
 
     def backward(self, batch: Any, index: int) -> torch.Tensor:
         """Leave the gradient of a batch in the gradient buffer and return the loss."""
-        self.model.gradient.zero_()
         with self.autocast():
             loss = training_loss(self.model.module, batch, index)
-        loss.backward()
+        # Taking the gradients out and copying them moves less memory than clearing the buffer and adding to it.
+        gradients = torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
+        for place, gradient in zip(self.model.gradients, gradients, strict=True):
+            if gradient is None:
+                place.zero_()
+            else:
+                place.copy_(gradient)
         return loss.detach()

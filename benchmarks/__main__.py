@@ -1,0 +1,152 @@
+"""``python -m benchmarks``: W1, W2, W3 and the control plane beside the loop written by hand."""
+
+import argparse
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measuring import Side, interleave, worker
+
+HAND = "by_hand"
+CASES = ("W1", "W1q", "W2", "W3", "processes", "control")
+GOALS = {"W1": 0.40, "W1q": 0.31, "W2": 0.60, "W3": 0.02, "processes": 0.70}
+TITLES = {
+    "W1": "W1: CNN, 6 of 20 clients, 15 steps of 512",
+    "W1q": "W1 with half the clients at q in [0.4, 0.5]",
+    "W2": "W2: CNN, 100 of 1000 clients, 5 steps of 10",
+    "W3": "W3: linear model, 1000 of 10,000 clients, 5 steps",
+    "processes": "W1: 2 processes of 1 thread against 1",
+}
+
+
+def compare(case: str, threads: int, repeats: int, quick: bool) -> dict[str, Any]:
+    """Measure a case and return its record."""
+    if case == "processes":
+        names, workload, threads = ("ours:sequential:1", "ours:sequential:2"), "W1", 1
+    else:
+        names, workload = (HAND, "ours:auto:1"), case
+    yardstick, ours = (Side(name, worker(name, workload, threads, quick)) for name in names)
+    # Losses differ from round to round, so their mean over many rounds counts, not the luckiest round.
+    interleave([yardstick, ours], repeats * 4 if case == "W1q" else repeats)
+    record: dict[str, Any] = {"case": case, "title": TITLES[case], "threads": threads, "goal": GOALS[case]}
+    for key in ("wall", "cpu"):
+        if case == "W1q":
+            mean = sum(entry[key] for entry in ours.rounds) / len(ours.rounds)
+            record |= {f"yardstick_{key}": yardstick.least(key), f"ours_{key}": mean}
+        else:
+            record |= {f"yardstick_{key}": yardstick.least(key), f"ours_{key}": ours.least(key)}
+        record[f"{key}_ratio"] = record[f"ours_{key}"] / record[f"yardstick_{key}"]
+    best = min(ours.rounds, key=lambda entry: entry["wall"])
+    rest = best["wall"] - best["training"] - best["evaluation"]
+    record |= {"mode": best["mode"], "training": best["training"], "evaluation": best["evaluation"], "rest": rest}
+    record |= {"rounds": {side.name: side.rounds for side in (yardstick, ours)}}
+    return record
+
+
+def control(quick: bool) -> list[dict[str, float]]:
+    """Measure the control plane against the number of clients."""
+    from benchmarks.control import measure
+
+    return [measure(10**power, 5 if quick else 20) for power in range(2, 7)]
+
+
+def show(console: Console, records: list[dict[str, Any]], planes: list[dict[str, float]]) -> None:
+    """Print the tables."""
+    table = Table(title="Seconds a round and ratio to the yardstick (lower is better)")
+    for name in (
+        "",
+        "threads",
+        "yardstick",
+        "ours",
+        "ratio",
+        "goal",
+        "CPU ratio",
+        "engine",
+        "training",
+        "eval",
+        "rest",
+    ):
+        table.add_column(name, justify="left" if name in ("", "engine") else "right")
+    for record in records:
+        total = record["training"] + record["evaluation"] + record["rest"]
+        shares = [f"{100 * record[part] / total:.1f} %" for part in ("evaluation", "rest")]
+        table.add_row(
+            record["case"],
+            f"{record['yardstick_wall']:.3f}",
+            f"{record['ours_wall']:.4f}",
+            f"{record['wall_ratio']:.4f}",
+            f"{record['goal']:.2f}",
+            f"{record['cpu_ratio']:.4f}",
+            record["mode"],
+            *shares,
+        )
+    if records:
+        console.print(table)
+    if planes:
+        table = Table(title="Control plane: schedule, sampling, calibration, channel, theory")
+        for name in ("clients", "ms a round", "CPU ms", "MB"):
+            table.add_column(name, justify="right")
+        for plane in planes:
+            cells = (f"{1e3 * plane['wall']:.2f}", f"{1e3 * plane['cpu']:.2f}", f"{plane['megabytes']:.1f}")
+            table.add_row(f"{plane['clients']:,}", *cells)
+        console.print(table)
+
+
+def draw(path: Path, records: list[dict[str, Any]], planes: list[dict[str, float]]) -> None:
+    """Write a picture of ratios and of the control plane."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    names = [record["case"] for record in records]
+    left.barh(names, [record["wall_ratio"] for record in records], color="tab:blue", label="measured")
+    left.plot([record["goal"] for record in records], names, "k|", markersize=18, label="goal")
+    left.set(xlabel="ratio to the yardstick (wall, lower is better)", xscale="log" if records else "linear")
+    left.invert_yaxis()
+    left.legend()
+    right.loglog([plane["clients"] for plane in planes], [1e3 * plane["wall"] for plane in planes], "o-")
+    right.set(xlabel="clients", ylabel="control plane, ms a round")
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Read the arguments, measure, print and write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("cases", nargs="*", help=f"which of {', '.join(CASES)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="smaller cohorts, fewer repeats: under 3 minutes")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each side")
+    parser.add_argument("--repeats", type=int, help="measured rounds of each side, after one that is not counted")
+    parser.add_argument("--output", type=Path, default=Path("runs/benchmarks"), help="folder for JSON and picture")
+    arguments = parser.parse_args()
+    unknown = set(arguments.cases) - set(CASES)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(CASES)}")
+    console, began = Console(), time.time()
+    repeats = arguments.repeats or (2 if arguments.quick else 5)
+    cases = [case for case in CASES if not arguments.cases or case in arguments.cases]
+    records = []
+    for case in cases:
+        if case != "control":
+            console.print(f"{TITLES[case]} ...")
+            records.append(compare(case, arguments.threads, repeats, arguments.quick))
+    planes = control(arguments.quick) if "control" in cases else []
+    show(console, records, planes)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load_after": load}
+    content = {"machine": machine, "quick": arguments.quick, "workloads": records, "control": planes}
+    (arguments.output / "benchmarks.json").write_text(json.dumps(content, indent=1))
+    draw(arguments.output / "benchmarks.png", records, planes)
+    console.print(f"{time.time() - began:.0f} s; written to {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The control plane: what a round decides before anybody trains, against the number of clients."""
+
+import time
+import tracemalloc
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import numpy as np
+
+from fl_lightning import theory
+from fl_lightning.aggregators import AnonymousMean
+from fl_lightning.calibration import Calibration
+from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
+from fl_lightning.engine.allocator import keep_freed_memory
+from fl_lightning.samplers import HeterogeneityAware
+from fl_lightning.solvers import SGD
+from fl_lightning.types import Profiles, RoundPlan
+
+GROUPS = [Group(0.5, (1, 10), (0.4, 0.5)), Group(0.5, (20, 30), (0.0, 0.1))]
+
+
+class ControlPlane:
+    """Schedule, FedACS sampling, calibration, channel and the vectors of the theory for M clients, without training."""
+
+    def __init__(self, num_clients: int, clients_per_round: int = 100) -> None:
+        self.weights = np.full(num_clients, 1 / num_clients)
+        self.steps_per_epoch = np.ones(num_clients, dtype=np.int64)
+        self.schedule, self.channel = HeterogeneitySchedule(groups=GROUPS), ChannelFailures()
+        self.sampling = SamplerSelection(HeterogeneityAware(), min(clients_per_round, num_clients))
+        self.solver, self.aggregator, self.calibration = SGD(), AnonymousMean(), Calibration()
+
+    def round(self, index: int) -> float:
+        """Plan one round and return its chi-square."""
+        conditions = self.schedule.configure_conditions(index, self.steps_per_epoch, 0)
+
+        def plan_at(lr: float) -> RoundPlan:
+            accumulation = self.solver.accumulation(conditions.num_steps, lr)
+            profiles = Profiles(self.weights, conditions.num_steps, conditions.failure_rates, accumulation)
+            cohort = self.sampling.configure_cohort(index, profiles, None, 0)
+            return RoundPlan(index, profiles, cohort, self.aggregator.coefficients(profiles, cohort), lr)
+
+        plan = self.calibration(0.01, plan_at, lambda lr: iter(()), self.solver.depends_on_learning_rate)
+        delivered = self.channel.configure_delivery(plan, 0)
+        self.aggregator.trains(plan, delivered)
+        theory.step_length(plan.contribution)
+        return plan.chi_square
+
+
+def measure(num_clients: int, repeats: int) -> dict[str, float]:
+    """Return the least wall and CPU seconds of a round, and the most memory it takes."""
+    keep_freed_memory()  # as the engine does
+    plane = ControlPlane(num_clients)
+    plane.round(1)
+    walls, cpus = [], []
+    for index in range(2, 2 + repeats):
+        wall, cpu = time.perf_counter(), time.process_time()
+        plane.round(index)
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+    tracemalloc.start()
+    plane.round(1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return {"clients": num_clients, "wall": min(walls), "cpu": min(cpus), "megabytes": peak / 1e6}

@@ -1,0 +1,82 @@
+"""The same work done by fl_lightning."""
+
+import time
+from collections.abc import Callable
+
+import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import torch
+from lightning.fabric import Fabric
+from lightning.pytorch import LightningModule
+
+from benchmarks.workloads import Workload
+from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
+from fl_lightning.data.federation import TensorFederation
+from fl_lightning.engine import Engine
+from fl_lightning.loop import FederatedLoop
+from fl_lightning.module import FederatedModule
+from fl_lightning.samplers import Uniform
+
+
+class Regression(LightningModule):
+    """A network with a squared error."""
+
+    def __init__(self, network: torch.nn.Module, workload: Workload) -> None:
+        super().__init__()
+        self.network, self.loss = network, workload.loss
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(self.network(batch[0]), batch[1])
+
+    def test_step(self, batch, batch_idx):
+        self.log("test_loss", self.loss(self.network(batch[0]), batch[1]))
+
+
+class _TimedEngine(Engine):
+    """Notes how long the evaluation takes."""
+
+    evaluation = 0.0
+
+    def evaluate(self, state):
+        began = time.perf_counter()
+        result = super().evaluate(state)
+        self.evaluation = time.perf_counter() - began
+        return result
+
+
+class _Pace:
+    """Tells after each round where its time went, and waits until the next one is wanted."""
+
+    def __init__(self, pause: Callable[[dict[str, float]], None]) -> None:
+        self.pause = pause
+
+    def on_federation_start(self, loop) -> None:
+        self.pause({})
+
+    def on_round_end(self, loop, result) -> None:
+        loop.should_stop = not self.pause(
+            {"training": result.training_seconds, "evaluation": loop.engine.evaluation, "mode": loop.engine.choice.mode}
+        )
+
+
+def run(workload: Workload, pause: Callable[[dict[str, float]], bool], mode: str = "auto", devices: int = 1) -> None:
+    """Play rounds until ``pause`` returns False."""
+    fabric = Fabric(accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto")
+    fabric.launch()
+    inputs, targets, test_inputs, test_targets = workload.data()
+    federation = TensorFederation((inputs, targets), (test_inputs, test_targets), workload.clients())
+    torch.manual_seed(0)
+    network = workload.network()
+    module = FederatedModule(network) if workload.num_classes else Regression(network, workload)
+    healthy = Group(0.5 if workload.lossy_half else 1.0, workload.num_steps, 0.0)
+    groups = [Group(0.5, workload.num_steps, (0.4, 0.5)), healthy] if workload.lossy_half else [healthy]
+    FederatedLoop(
+        rounds=1_000_000,
+        lr=workload.learning_rate,
+        schedule=HeterogeneitySchedule(groups=groups),
+        sampling=SamplerSelection(Uniform(), workload.clients_per_round),
+        channel=ChannelFailures(),
+        engine=_TimedEngine(mode),
+        batch_size=workload.batch_size,
+        callbacks=[_Pace(pause if fabric.global_rank == 0 else lambda parts: True)],
+        fabric=fabric,
+    ).run(module, federation)

@@ -1,0 +1,64 @@
+"""The workloads: how many clients, how much data, which network; the same for everybody who is measured."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fl_lightning.networks import CifarCNN
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A federation of made-up data; time does not depend on what is in it."""
+
+    name: str
+    num_clients: int  # M
+    clients_per_round: int  # K, distinct clients
+    examples: int  # of each client
+    num_steps: int  # T
+    batch_size: int
+    num_test: int
+    shape: tuple[int, ...]
+    network: Callable[[], nn.Module]
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    num_classes: int = 10  # 0: the target is a number
+    lossy_half: bool = False  # half the clients lose an upload with probability 0.4 to 0.5
+    learning_rate: float = 0.01
+
+    def data(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return training inputs and targets and test inputs and targets."""
+        rng = torch.Generator().manual_seed(0)
+        total = min(self.num_clients * self.examples, 50_000)
+        parts = []
+        for count in (total, self.num_test):
+            parts.append(torch.randn(count, *self.shape, generator=rng))
+            targets = torch.randint(0, max(2, self.num_classes), (count,), generator=rng)
+            parts.append(targets if self.num_classes else targets.float()[:, None])
+        return tuple(parts)
+
+    def clients(self) -> list[np.ndarray]:
+        """Return which training examples each client has."""
+        total = min(self.num_clients * self.examples, 50_000)
+        places = np.arange(self.num_clients * self.examples) % total
+        return np.split(places, self.num_clients)
+
+
+W1 = Workload("W1", 20, 6, 2500, 15, 512, 10_000, (3, 32, 32), CifarCNN, functional.cross_entropy)
+W1_LOSSY = replace(W1, name="W1, half the clients lossy", lossy_half=True)
+W2 = Workload("W2", 1000, 100, 50, 5, 10, 1000, (3, 32, 32), CifarCNN, functional.cross_entropy)
+W3 = Workload("W3", 10_000, 1000, 20, 5, 10, 1000, (10,), lambda: nn.Linear(10, 1), functional.mse_loss, num_classes=0)
+
+WORKLOADS = {"W1": W1, "W1q": W1_LOSSY, "W2": W2, "W3": W3}
+
+
+def quick(workload: Workload) -> Workload:
+    """Return a smaller cohort of the same kind: times shrink, ratios stay about the same."""
+    if workload.network is CifarCNN and workload.batch_size > 100:
+        return replace(workload, num_steps=3, num_test=2000)
+    if workload.network is CifarCNN:
+        return replace(workload, clients_per_round=30, num_test=300)
+    return workload
