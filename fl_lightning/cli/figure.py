@@ -161,10 +161,11 @@ def _print(
         title=f"{scenario.title}: distance to the true optimum, {len(seeds)} seeds, {rounds} rounds",
         title_justify="left",
     )
-    for column in ("", "last tenth of the rounds", "predicted", "average of all rounds", "worst seed", "predicted"):
+    for column in ("", "last tenth of the rounds", "predicted", "average of all rounds", "over the seeds", "predicted"):
         table.add_column(column, justify="right" if column else "left")
     for curve, plateau in zip(curves, plateaus, strict=True):
         end, average = curve.distance[:, -max(1, rounds // 10) :], curve.average[:, -1]
-        values = (end.mean(), plateau.distance.mean(), average.mean(), average.max(), plateau.bias.mean())
-        table.add_row(curve.label, *(f"{value:.4f}" for value in values))
+        measured = [f"{value:.4f}" for value in (end.mean(), plateau.distance.mean(), average.mean())]
+        spread = f"{average.min():.4f} to {average.max():.4f}"
+        table.add_row(curve.label, *measured, spread, f"{plateau.bias.mean():.4f}")
     Console(width=120).print(table)

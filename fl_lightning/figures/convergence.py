@@ -30,8 +30,10 @@ def convergence_figure(title: str, curves: Sequence[Curves], plateaus: Sequence[
     figure = Figure(figsize=(11.5, 4.6), dpi=130, layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12.5, color=INK, fontweight="bold")
-    _draw(left, "the model of each round", curves, "distance", [plateau.distance.mean() for plateau in plateaus])
-    _draw(right, "the average of all models so far", curves, "average", [plateau.bias.mean() for plateau in plateaus])
+    limits = _limits(curves, plateaus)
+    ends = [[plateau.distance.mean() for plateau in plateaus], [plateau.bias.mean() for plateau in plateaus]]
+    _draw(left, "the model of each round", curves, "distance", ends[0], limits)
+    _draw(right, "the average of all models so far", curves, "average", ends[1], limits)
     left.annotate(
         "line: mean over the seeds   band: 10th to 90th percentile   dashes: where the theory says it ends",
         (0.0, 0.012),
@@ -52,7 +54,9 @@ def shown_rounds(rounds: int) -> Vector:
     return np.unique(np.rint(np.geomspace(1, rounds, _POINTS)).astype(np.int64))
 
 
-def _draw(axes: "Axes", title: str, curves: Sequence[Curves], what: str, ends: Sequence[float]) -> None:
+def _draw(
+    axes: "Axes", title: str, curves: Sequence[Curves], what: str, ends: Sequence[float], limits: tuple[float, float]
+) -> None:
     rounds = shown_rounds(curves[0].distance.shape[1])
     tails = []
     for place, (curve, end) in enumerate(zip(curves, ends, strict=True)):
@@ -63,13 +67,8 @@ def _draw(axes: "Axes", title: str, curves: Sequence[Curves], what: str, ends: S
         low, high = np.percentile(values, [10, 90], axis=0)
         axes.fill_between(rounds, low, high, color=colour, alpha=0.18 if remedy else 0.06, linewidth=0)
         axes.plot(rounds, mean, color=colour, linewidth=2.4 if remedy else 1.5, zorder=3 if remedy else 2)
-        axes.plot([rounds[-1] / 8, rounds[-1] * 1.0], [end, end], color=colour, linestyle=(0, (2, 2)), linewidth=1.2)
-        tail = (
-            float(np.mean(getattr(curve, what)[:, -max(1, int(rounds[-1]) // 10) :]))
-            if what == "distance"
-            else mean[-1]
-        )
-        tails.append((float(tail), curve.label, colour, remedy))
+        axes.hlines(end, rounds[-1] / 8, rounds[-1], color=INK, linestyle=(0, (2, 2)), linewidth=1.0, zorder=5)
+        tails.append((float(_end(curve, what).mean()), curve.label, colour, remedy))
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(1, rounds[-1])
@@ -79,10 +78,24 @@ def _draw(axes: "Axes", title: str, curves: Sequence[Curves], what: str, ends: S
     bare(axes)
     axes.minorticks_off()
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    low, high = axes.get_ylim()
     axes.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
-    axes.set_ylim(low, high)
-    _label(axes, tails, float(np.log10(high / low)))
+    axes.set_ylim(*limits)
+    _label(axes, tails, float(np.log10(limits[1] / limits[0])))
+
+
+def _end(curve: Curves, what: str) -> Vector:
+    """Return the last tenth of a path that fluctuates, or the last value of one that does not, (seeds, ...)."""
+    values: Vector = getattr(curve, what)
+    return values[:, -max(1, values.shape[1] // 10) :] if what == "distance" else values[:, -1]
+
+
+def _limits(curves: Sequence[Curves], plateaus: Sequence[Plateau]) -> tuple[float, float]:
+    """Return the range of distances that both halves share; a predicted end far below all curves is left out."""
+    rounds = shown_rounds(curves[0].distance.shape[1])
+    shown = [values[:, rounds - 1] for curve in curves for values in (curve.distance, curve.average)]
+    low = min(float(np.percentile(values, 10, axis=0).min()) for values in shown)
+    ends = [float(plateau.bias.mean()) for plateau in plateaus if plateau.bias.mean() > low / 5]
+    return 0.75 * min([low, *ends]), 1.15 * max(float(values.max()) for values in shown)
 
 
 def _label(axes: "Axes", tails: list[tuple[float, str, str, bool]], decades: float) -> None:
