@@ -33,7 +33,7 @@ def _log(folder: Path, comparison: Comparison, project: str) -> None:
     if mode == "offline":
         shutil.rmtree(folder / "wandb", ignore_errors=True)  # an earlier report, whose files are replaced by now
     run = wandb.init(
-        project=os.environ.get("WANDB_PROJECT") or project,
+        project=project,
         name=f"{comparison.data}_report",
         group="report",
         job_type="report",

@@ -15,11 +15,10 @@ class Board:
 
     Args:
         num_runs: How many runs there are.
-        num_rounds: Rounds of all runs together, where known; the time left is told by them.
     """
 
-    def __init__(self, num_runs: int, num_rounds: int | None = None) -> None:
-        self.num_runs, self.num_rounds = num_runs, num_rounds
+    def __init__(self, num_runs: int) -> None:
+        self.num_runs = num_runs
         self.console = Console(stderr=True)
         self.finished, self.kept = 0, 0
         self.failures: list[Event] = []

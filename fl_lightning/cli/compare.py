@@ -39,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, help="runs at the same time (default: one for each core)")
     parser.add_argument("--threads", type=int, help="threads of each run (default: cores / jobs)")
     parser.add_argument("--out", help="folder of all runs (default: runs/compare_<data>)")
-    parser.add_argument("--project", help="W&B project (default: the name of the folder)")
+    parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
     parser.add_argument("--overwrite", action="store_true", help="start all runs anew and replace what is there")
     parser.add_argument("--no-report", action="store_true", help="make no report at the end")
     return parser
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     from fl_lightning.cli.board import Board
     from fl_lightning.cli.pool import Pool
 
-    project = options.project or folder.resolve().name
+    project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
     with _Lock(folder), Board(len(planned)) as board:
         board.console.print(
             f"{len(planned)} runs in {folder}, {jobs} at a time with {threads} thread{'s' * (threads > 1)} each",

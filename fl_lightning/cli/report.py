@@ -1,6 +1,7 @@
 """``fl-lightning report``: a page, figures and tables from the folders of finished runs."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def make_parser() -> argparse.ArgumentParser:
         default="auto",
         help="log the report to W&B too; auto does so when the runs were logged there",
     )
-    parser.add_argument("--project", help="W&B project (default: the name of the first of RUNS)")
+    parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the first of RUNS)")
     return parser
 
 
@@ -49,7 +50,8 @@ def main(arguments: list[str]) -> int:
     if options.logger == "wandb" or (options.logger == "auto" and logged):
         from fl_lightning.cli.artifacts import log_report
 
-        log_report(out, compared, options.project or folders[0].resolve().name)
+        project = options.project or os.environ.get("WANDB_PROJECT") or folders[0].resolve().name
+        log_report(out, compared, project)
     return 0
 
 

@@ -188,7 +188,7 @@ def compare(runs: Sequence[Run], reference: str = "fedacs", targets: Sequence[fl
     if not runs:
         raise ValueError("there is no finished run to report")
     entries = grouped(runs)
-    metric = next((name for name in METRICS if all(name in run.metrics for run in runs)), None)
+    metric = next((name for name in METRICS if all(not math.isnan(_last(run.metrics.get(name))) for run in runs)), None)
     if metric is None:
         raise ValueError(f"the runs have no metric in common: wanted one of {', '.join(METRICS)}")
     sign = -1 if metric == "test_accuracy" else 1

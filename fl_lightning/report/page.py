@@ -65,8 +65,8 @@ def findings(comparison: Comparison) -> list[str]:
         above = sum(min(sign * pair.low, sign * pair.high) > 0 for pair in pairs)
         below = sum(max(sign * pair.low, sign * pair.high) < 0 for pair in pairs)
         sentences.append(
-            f"By 95 % intervals of paired differences, {above} of {len(pairs)} others are better than "
-            f"{reference.name}, {below} are worse, and for {len(pairs) - above - below} these seeds cannot tell."
+            f"By 95 % intervals of paired differences with {reference.name}: {above} of the {len(pairs)} others better, "
+            f"{below} worse; for {len(pairs) - above - below} these seeds cannot tell."
         )
     for target in comparison.targets:
         always = [entry for entry in entries if None not in entry.reached(target, "round").values()]
