@@ -65,7 +65,7 @@ def findings(comparison: Comparison) -> list[str]:
         above = sum(min(sign * pair.low, sign * pair.high) > 0 for pair in pairs)
         below = sum(max(sign * pair.low, sign * pair.high) < 0 for pair in pairs)
         sentences.append(
-            f"By 95 % intervals of paired differences with {reference.name}: {above} of the {len(pairs)} others better, "
+            f"By 95 % intervals of paired differences with {reference.name}: {above} of {len(pairs)} others better, "
             f"{below} worse; for {len(pairs) - above - below} these seeds cannot tell."
         )
     for target in comparison.targets:

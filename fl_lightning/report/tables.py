@@ -158,8 +158,8 @@ def _final_note(comparison: Comparison) -> str:
     better = "" if comparison.metric == "test_accuracy" else "Lower is better. "
     return (
         f"{better}Mean ± standard deviation over seeds, last round. Differences are paired by seed; the interval is "
-        "Student's, for one comparison at a time, not corrected for their number; p is the exact two-sided sign test, which "
-        f"with {len(comparison.seeds)} seeds cannot go below {min(1.0, smallest):.2g}."
+        "Student's, for one comparison at a time, not corrected for their number; p is the exact two-sided sign test, "
+        f"which with {len(comparison.seeds)} seeds cannot go below {min(1.0, smallest):.2g}."
     )
 
 
