@@ -101,7 +101,8 @@ def _run(building: Any, settings: Any, name: str, resume: str) -> int:
         return interruption.exit_code or 143  # another process was told to stop
     if outcome is building.Outcome.KEPT:
         print(f"{run.run_dir}: finished already; --resume never runs it again", file=sys.stderr)
-    _report(run.run_dir)
+    if run.loop.fabric.global_rank == 0:
+        _report(run.run_dir)
     return 0
 
 
