@@ -88,7 +88,7 @@ def _across(series: Sequence[Series]) -> Scale:
 
 def _up(chart: Chart, series: Sequence[Series]) -> Scale:
     highest = [float(s.band.high[np.isfinite(s.band.high)].max(initial=0.0)) for s in series]
-    top = max([*highest, *chart.marks], default=1.0)
+    top = max([*highest, *(1.06 * mark for mark in chart.marks)], default=1.0)  # room for a mark's name
     if not chart.logarithmic:
         return Scale(0.0, nice_top(top))
     lowest = [float(np.min(s.band.mean, initial=top)) for s in series]

@@ -26,7 +26,7 @@ def _clients(num_clients: int) -> Scale:
 
 
 def _ratio_words(y: Scale) -> str:
-    tick = math.floor(math.log2(y.high) / 2 + 1e-9) or 1
+    tick = math.floor(0.75 * math.log2(y.high) + 1e-9) or 1
     names = [(2.0**-tick, f"1/{2**tick}"), (1.0, "1"), (2.0**tick, f"{2**tick}")]
     places = 1 - y.share(np.array([value for value, _ in names]))
     return "".join(
