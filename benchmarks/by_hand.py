@@ -50,16 +50,21 @@ class ByHand:
 
     def evaluate(self) -> float:
         """Return the loss on the test data."""
-        self.model.eval()
-        total = 0.0
-        with torch.no_grad():
-            for first in range(0, len(self.test_inputs), 1000):
-                inputs, targets = self.test_inputs[first : first + 1000], self.test_targets[first : first + 1000]
-                outputs = self.model(inputs)
-                total += self.workload.loss(outputs, targets).item() * len(targets)
-                if self.workload.num_classes:
-                    (outputs.argmax(dim=1) == targets).sum().item()
-        return total / len(self.test_inputs)
+        return evaluate(self.workload, self.model, self.test_inputs, self.test_targets)
+
+
+def evaluate(workload: Workload, model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """Return the loss on the test data."""
+    model.eval()
+    total = 0.0
+    with torch.no_grad():
+        for first in range(0, len(inputs), 1000):
+            part = targets[first : first + 1000]
+            outputs = model(inputs[first : first + 1000])
+            total += workload.loss(outputs, part).item() * len(part)
+            if workload.num_classes:
+                (outputs.argmax(dim=1) == part).sum().item()
+    return total / len(inputs)
 
 
 def run(workload: Workload, pause: Callable[[dict[str, float]], bool]) -> None:

@@ -49,9 +49,9 @@ class Side:
         return min(entry[key] for entry in self.rounds)
 
 
-def worker(side: str, workload: str, threads: int, quick: bool) -> list[str]:
+def worker(side: str, workload: str, threads: int, quick: bool, python: str = sys.executable) -> list[str]:
     """Return the command that plays a workload."""
-    command = [sys.executable, "-m", "benchmarks.worker", side, workload, str(threads)]
+    command = [python, "-m", "benchmarks.worker", side, workload, str(threads)]
     return [*command, "--quick"] if quick else command
 
 

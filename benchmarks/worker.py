@@ -5,6 +5,7 @@ JSON on standard output answers. A process for each side keeps allocator and thr
 """
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -14,7 +15,9 @@ import time
 def main() -> None:
     """Read the arguments and play."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("side", help="by_hand, or ours with the engine's mode and number of processes: ours:auto:1")
+    parser.add_argument(
+        "side", help="by_hand, peers:NAME, or ours with the engine's mode and number of processes: ours:auto:1"
+    )
     parser.add_argument("workload")
     parser.add_argument("threads", type=int)
     parser.add_argument("--quick", action="store_true")
@@ -43,6 +46,9 @@ def main() -> None:
         from benchmarks import by_hand
 
         by_hand.run(workload, pause)
+    elif arguments.side.startswith("peers:"):
+        peer = importlib.import_module(f"benchmarks.peers.{arguments.side.partition(':')[2]}_peer")
+        peer.run(workload, pause)
     else:
         from benchmarks import ours
 

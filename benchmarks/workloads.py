@@ -29,6 +29,11 @@ class Workload:
     lossy_half: bool = False  # half the clients lose an upload with probability 0.4 to 0.5
     learning_rate: float = 0.01
 
+    @property
+    def epochs(self) -> int:
+        """The local steps as passes over the data, for those who count in passes."""
+        return self.num_steps // -(-self.examples // self.batch_size)
+
     def data(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return training inputs and targets and test inputs and targets."""
         rng = torch.Generator().manual_seed(0)
@@ -50,7 +55,7 @@ class Workload:
 W1 = Workload("W1", 20, 6, 2500, 15, 512, 10_000, (3, 32, 32), CifarCNN, functional.cross_entropy)
 W1_LOSSY = replace(W1, name="W1, half the clients lossy", lossy_half=True)
 W2 = Workload("W2", 1000, 100, 50, 5, 10, 1000, (3, 32, 32), CifarCNN, functional.cross_entropy)
-W3 = Workload("W3", 10_000, 1000, 20, 5, 10, 1000, (10,), lambda: nn.Linear(10, 1), functional.mse_loss, num_classes=0)
+W3 = Workload("W3", 10_000, 1000, 50, 5, 10, 1000, (10,), lambda: nn.Linear(10, 1), functional.mse_loss, num_classes=0)
 
 WORKLOADS = {"W1": W1, "W1q": W1_LOSSY, "W2": W2, "W3": W3}
 

@@ -1,0 +1,1 @@
+"""Other simulators on the same workloads; run ``python -m benchmarks.peers --help``."""

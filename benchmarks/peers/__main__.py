@@ -1,0 +1,104 @@
+"""``python -m benchmarks.peers``: Flower's simulation, pfl-research and FedLab beside ours and the hand-written loop.
+
+Each peer gets a virtualenv of its own with pinned versions, made on first use.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import time
+import venv
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measuring import Side, interleave, worker
+from benchmarks.peers.requirements import PEERS
+
+GOALS = {
+    "W1": {"pfl": 2.5, "fedlab": 2.5, "flower": 3.5},
+    "W2": {"pfl": 1.9, "fedlab": 1.9, "flower": 5},
+    "W3": {"pfl": 80, "fedlab": 80, "flower": 80},
+}
+
+
+def environment(folder: Path, peer: str) -> str:
+    """Return the Python of a peer's virtualenv, which is made if it is not there."""
+    place = folder / peer
+    python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    wanted = "\n".join(PEERS[peer])
+    stamp = place / "requirements.txt"
+    if not stamp.is_file() or stamp.read_text() != wanted:
+        venv.create(place, with_pip=True, clear=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PEERS[peer]], check=True)
+        stamp.write_text(wanted)
+    return str(python.absolute())
+
+
+def compare(case: str, pythons: dict[str, str], threads: int, repeats: int, quick: bool) -> dict[str, Any]:
+    """Measure a workload on all sides and return the record."""
+    sides = [Side(name, worker(name, case, threads, quick)) for name in ("ours:auto:1", "by_hand")]
+    sides += [Side(peer, worker(f"peers:{peer}", case, threads, quick, python)) for peer, python in pythons.items()]
+    interleave(sides, repeats)
+    ours = sides[0].least("wall")
+    return {
+        "case": case,
+        "sides": {
+            side.name: {
+                "wall": side.least("wall"),
+                "cpu": None if side.name == "flower" else side.least("cpu"),  # its workers are other processes
+                "times_slower": side.least("wall") / ours,
+                "goal": GOALS[case].get(side.name),
+                "rounds": side.rounds,
+            }
+            for side in sides
+        },
+    }
+
+
+def show(console: Console, record: dict[str, Any]) -> None:
+    """Print the table of a workload."""
+    table = Table(title=f"{record['case']}: seconds a round")
+    for name in ("side", "wall", "CPU", "times slower than ours", "goal"):
+        table.add_column(name, justify="left" if name == "side" else "right")
+    for name, side in record["sides"].items():
+        cpu = "" if side["cpu"] is None else f"{side['cpu']:.3f}"
+        goal = "" if side["goal"] is None else f">= {side['goal']}"
+        table.add_row(name, f"{side['wall']:.3f}", cpu, f"{side['times_slower']:.2f}", goal)
+    console.print(table)
+
+
+def main() -> None:
+    """Read the arguments, make the virtualenvs, measure, print and write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("cases", nargs="*", default=["W1", "W2", "W3"], help="which of W1, W2, W3; all by default")
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), help=f"which of {', '.join(PEERS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="smaller cohorts")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each side")
+    parser.add_argument("--repeats", type=int, default=2, help="measured rounds of each side")
+    parser.add_argument("--environments", type=Path, default=Path("runs/peers"), help="folder for the virtualenvs")
+    parser.add_argument("--output", type=Path, default=Path("runs/benchmarks"), help="folder for the JSON file")
+    arguments = parser.parse_args()
+    unknown = (set(arguments.cases) - set(GOALS)) | (set(arguments.peers) - set(PEERS))
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    console, began = Console(), time.time()
+    pythons = {}
+    for peer in arguments.peers:
+        console.print(f"virtualenv of {peer} ...")
+        pythons[peer] = environment(arguments.environments, peer)
+    records = []
+    for case in arguments.cases:
+        records.append(compare(case, pythons, arguments.threads, arguments.repeats, arguments.quick))
+        show(console, records[-1])
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    content = {"peers": {peer: PEERS[peer] for peer in arguments.peers}, "quick": arguments.quick, "workloads": records}
+    (arguments.output / "peers.json").write_text(json.dumps(content, indent=1))
+    console.print(f"{time.time() - began:.0f} s; written to {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()
