@@ -18,7 +18,7 @@ from fl_lightning.storage import read_checkpoint
 from stored_runs import arguments, content_of
 
 ROOT = Path(__file__).resolve().parent.parent
-ROUNDS = 25
+ROUNDS = 12
 
 
 class Server:

@@ -211,7 +211,7 @@ def test_lost_metrics_are_noticed(tmp_path, capsys):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_finish_the_round_save_and_say_how_to_go_on(number, code, tmp_path, capsys):
-    rounds = 60
+    rounds = 20
     command = ["train", *arguments("toy_fedvarp", tmp_path / "b", rounds)]
 
     def send():

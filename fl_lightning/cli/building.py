@@ -28,6 +28,8 @@ from fl_lightning.protocols import DataSource
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.storage import write_durably
 
+_LOST_PROCESS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")  # in what the backends say
+
 
 class Outcome(Enum):
     """What became of a run."""
@@ -68,6 +70,13 @@ class Run:
             write_durably(self.run_dir / "config.yaml", self.config.encode())
         try:
             self.loop.run(self.module, federation, beginning.checkpoint)
+        except RuntimeError as error:
+            if fabric.world_size > 1 and any(word in str(error) for word in _LOST_PROCESS):
+                raise ConnectionError(
+                    f"another training process ended unexpectedly in round {self.loop.round_index + 1}; "
+                    "the last checkpoint is intact, the same command goes on from there"
+                ) from error
+            raise
         finally:
             for callback in self.loop.callbacks:
                 if isinstance(callback, RoundProgress):

@@ -97,7 +97,8 @@ def _run(building: Any, settings: Any, name: str, resume: str) -> int:
     if outcome is building.Outcome.PAUSED:
         same = "the same command" if resume != "never" else "the same command with --resume auto"
         text = f"paused after round {run.loop.round_index} of {run.loop.rounds}: {same} goes on from there"
-        print(text, file=sys.stderr)
+        if run.loop.fabric.global_rank == 0:
+            print(text, file=sys.stderr)
         return interruption.exit_code or 143  # another process was told to stop
     if outcome is building.Outcome.KEPT:
         print(f"{run.run_dir}: finished already; --resume never runs it again", file=sys.stderr)
