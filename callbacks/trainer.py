@@ -5,7 +5,7 @@ from typing import Any
 
 import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 
 def refuse_trainer(callback: Callback, reason: str, instead: str) -> None:
