@@ -1,10 +1,33 @@
 import json
+import re
 import shutil
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fl_lightning.report import loading
+from fl_lightning.report import comparison, loading, page, tables
 from made_runs import make_comparison, make_run
+
+NONSENSE = [
+    "inf",
+    "-inf",
+    "nan",
+    "",
+    "-1",
+    "1e308",
+    "0",
+    "x",
+    "\n",
+    ",",
+    "{",
+    "null",
+    "true",
+    "[[",
+    '"',
+    "\x00",
+    "9" * 400,
+]
 
 
 def reasons(problems):
@@ -88,3 +111,22 @@ def test_the_same_folder_given_twice_is_read_once(tmp_path):
     make_comparison(tmp_path, 1, 2)
     runs, problems = loading.load_all([tmp_path, tmp_path / "fedacs"])
     assert (len(runs), problems) == (2, [])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(["metrics.csv", "clients.csv", "summary.json", "config.yaml"]),
+    places=st.lists(st.tuples(st.floats(0, 1), st.sampled_from(NONSENSE)), min_size=1, max_size=4),
+)
+def test_whatever_is_in_the_files_the_rest_is_reported(tmp_path_factory, name, places):
+    root = make_comparison(tmp_path_factory.mktemp("runs"), 2, 2)
+    path = root / "fedavg" / "seed_1" / name
+    tokens = re.split(r"([,\n\s]+)", path.read_text())
+    for share, word in places:
+        tokens[int(share * (len(tokens) - 1))] = word
+    path.write_text("".join(tokens))
+    runs, problems = loading.load_all([root])
+    assert len(runs) + len(problems) == 4
+    assert len(runs) >= 3
+    assert len(page.page(comparison.compare(runs), problems)) > 10_000
+    tables.all_tables(comparison.compare(runs))

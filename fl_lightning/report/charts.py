@@ -91,7 +91,7 @@ def _up(chart: Chart, series: Sequence[Series]) -> Scale:
     top = max([*highest, *(1.06 * mark for mark in chart.marks)], default=1.0)  # room for a mark's name
     if not chart.logarithmic:
         return Scale(0.0, nice_top(top))
-    lowest = [float(np.min(s.band.mean, initial=top)) for s in series]
+    lowest = [float(s.band.mean[np.isfinite(s.band.mean)].min(initial=top)) for s in series]
     low = 10.0 ** math.floor(math.log10(max(chart.floor, min(lowest, default=chart.floor))))
     return Scale(low, max(10 * low, 10.0 ** math.ceil(math.log10(max(top, low)))), True)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fl_lightning.report.checks import check_clients, check_metrics, check_summary
 from fl_lightning.report.statistics import Vector
 
 FILES = ("config.yaml", "metrics.csv", "clients.csv", "summary.json")
@@ -138,9 +139,10 @@ def _checked(run: Run) -> Run:
     for name, table, wanted in (("metrics.csv", run.metrics, "round"), ("clients.csv", run.clients, "weight")):
         if wanted not in table:
             raise ValueError(f"{name} has no column {wanted}")
+    check_metrics(run.metrics)
+    check_clients(run.clients)
+    check_summary(run.summary)
     rounds = run.metrics["round"]
-    if not np.array_equal(rounds, np.arange(1, len(rounds) + 1)):
-        raise ValueError("metrics.csv does not have each round once, in order")
     if run.summary.get("rounds") != len(rounds):
         raise ValueError(f"summary.json tells of {run.summary.get('rounds')} rounds, metrics.csv has {len(rounds)}")
     seed = run.summary.get("seed")

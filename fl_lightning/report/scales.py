@@ -61,7 +61,7 @@ def nice_top(value: float) -> float:
     >>> nice_top(0.43), nice_top(0.93), nice_top(230.0)
     (0.45, 1.0, 250.0)
     """
-    if not value > 0:
+    if not 0 < value < math.inf:
         return 1.0
     unit = 10.0 ** math.floor(math.log10(value))
     steps = (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9, 10)

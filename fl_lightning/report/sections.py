@@ -144,6 +144,8 @@ def classes(comparison: Comparison, charts: Charts) -> str:
     width = max(len(entry.class_accuracy) for _, entry in known)
 
     def cell(entry: Entry, number: int, value: float) -> str:
+        if math.isnan(value):
+            return f"<td>{tables.NEVER}</td>"
         mark = " lost" if value < FORGOTTEN else " hot" if value > 0.6 else ""
         told = f"{entry.name}, class {number}: {value:.3f}"
         return f'<td class="h{mark}" style="--p:{value * 92:.0f}%" data-tip="{escape(told)}">{100 * value:.0f}</td>'
