@@ -22,7 +22,7 @@ from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RoundProgre
 from fl_lightning.cli.configs import ConfigError
 from fl_lightning.cli.loggers import make_loggers, wanted_loggers
 from fl_lightning.cli.resuming import CHECKPOINTS, about, begin, forget, shared
-from fl_lightning.cli.trust import check_classes, limit_imports
+from fl_lightning.cli.trust import check_classes, explained, limit_imports
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.protocols import DataSource
 from fl_lightning.seeding import Purpose, client_seed
@@ -115,9 +115,9 @@ def parse(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] =
         with contextlib.redirect_stderr(complaints):
             settings = make_parser().parse_args(["--config", yaml.safe_dump(merged), *overrides])
     except (ArgumentError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ConfigError(_one_line(str(error))) from None
+        raise ConfigError(_one_line(explained(str(error)))) from None
     except SystemExit:
-        raise ConfigError(_one_line(complaints.getvalue())) from None
+        raise ConfigError(_one_line(explained(complaints.getvalue()))) from None
     check_classes(settings, trusted)
     return settings
 

@@ -7,6 +7,7 @@ packages whose purpose is to load or to start something. The check comes before 
 
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from jsonargparse import Namespace, set_parsing_settings
 from fl_lightning.cli.configs import ConfigError
 
 PACKAGES = ("fl_lightning", "torch", "lightning", "torchmetrics", "torchvision")
+_NOT_ALLOWED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _MODEL_FUNCTIONS = "torchvision.models."
 # Parts of these packages that load code or pickles, start processes, or fetch something.
 _DENIED = (
@@ -43,6 +45,22 @@ def limit_imports(trusted: Sequence[str] = ()) -> None:
             raise ConfigError(f"--trust {package}: give the name of a package, as in an import")
     set_parsing_settings(import_path_denylist=["*", *_DENIED, *_extended], import_path_allowlist=[*PACKAGES, *trusted])
     _extended.extend(package for package in trusted if package not in _extended)
+
+
+def explained(complaint: str) -> str:
+    """Return a complaint of the parser, or what to do about it where the import was not allowed.
+
+    >>> explained("... Importing 'mine.Sampler' is not allowed, denied by ...")
+    'mine.Sampler is not of a package that configs may name: if you would run its code yourself, add --trust mine'
+    """
+    denied = _NOT_ALLOWED.search(complaint)
+    if denied is None:
+        return complaint
+    package = denied[1].split(".")[0]
+    if package in PACKAGES:
+        return f"{denied[1]} is not something that a config may name: it loads or starts things"
+    advice = f"if you would run its code yourself, add --trust {package}"
+    return f"{denied[1]} is not of a package that configs may name: {advice}"
 
 
 def check_classes(settings: Namespace, trusted: Sequence[str] = ()) -> None:
