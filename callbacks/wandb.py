@@ -88,8 +88,7 @@ class WandbMetrics(Callback):
 
         Path(self.save_dir).mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(silent=True, console="off", init_timeout=_SECONDS_TO_CONNECT)
-        if offline:
-            settings.mode = "offline"  # the logger's own way does not act after a failed attempt online
+        settings.mode = "offline" if offline else "online"  # the logger's own way acts only before the first attempt
         self._logger = WandbLogger(
             name=self.name,
             project=self.project,

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import wandb
 
-from fl_lightning.callbacks import RoundCheckpoint, RunRecorder
+from fl_lightning.callbacks import RoundCheckpoint, RunRecorder, WandbMetrics
+from fl_lightning.callbacks import wandb as wandb_callback
 from fl_lightning.callbacks.checkpoint import checkpoints
 from fl_lightning.callbacks.metrics_file import read_metrics
 from fl_lightning.cli import configs
@@ -240,3 +242,39 @@ def test_saving_takes_a_small_share_of_the_time(tmp_path):
     callback = RoundCheckpoint(str(tmp_path))
     small_loop(rounds=5, callbacks=[callback]).run(linear_module(), gaussian_federation())
     assert [number for number, _ in checkpoints(tmp_path)] == [5]
+
+
+class Breaker:
+    """Takes W&B's run away in the middle of training."""
+
+    def __init__(self, metrics):
+        self.metrics = metrics
+
+    def on_round_start(self, loop, plan):
+        if plan.index == 2:
+            self.metrics._logger.experiment.finish()
+
+
+def test_w_and_b_may_fail_in_the_middle(tmp_path, caplog):
+    metrics = WandbMetrics(mode="offline", save_dir=str(tmp_path))
+    memory = Memory()
+    with caplog.at_level(logging.WARNING, logger="fl_lightning"):
+        small_loop(callbacks=[metrics, Breaker(metrics), memory]).run(linear_module(), gaussian_federation())
+    assert len(memory.results) == 4
+    assert len([record for record in caplog.records if "W&B fails" in record.getMessage()]) == 1
+
+
+def test_w_and_b_may_be_unreachable(tmp_path, monkeypatch, caplog):
+    """Nobody listens at the address: the run is logged offline instead."""
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    wandb.teardown()  # it read the environment when it was first used
+    monkeypatch.setattr(wandb_callback, "_SECONDS_TO_CONNECT", 2.0)
+    metrics = WandbMetrics(mode="online", save_dir=str(tmp_path))
+    memory = Memory()
+    with caplog.at_level(logging.WARNING, logger="fl_lightning"):
+        small_loop(callbacks=[metrics, memory]).run(linear_module(), gaussian_federation())
+    assert len(memory.results) == 4
+    assert any("W&B cannot be reached" in record.getMessage() for record in caplog.records)
+    assert list(tmp_path.rglob("offline-run-*"))
