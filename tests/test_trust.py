@@ -2,6 +2,7 @@
 
 import os
 import sys
+from itertools import pairwise
 
 import pytest
 import yaml
@@ -109,3 +110,13 @@ def test_nothing_unpickles():
             text = path.read_text()
             assert "import pickle" not in text, path
             assert "weights_only=False" not in text, path
+
+
+LETTERS = "abcdefghijklmnopqrstuvw"
+DOUBLING = "a: &a [1, 1]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in pairwise(LETTERS))
+
+
+@pytest.mark.parametrize("text", ["loop: &a {x: *a}", DOUBLING], ids=["itself", "doubling"])
+def test_files_that_unfold_without_end_are_refused(text, tmp_path, capsys):
+    (tmp_path / "bomb.yaml").write_text(text)
+    assert "values, or refers to itself" in refused(["--config", str(tmp_path / "bomb.yaml")], capsys)

@@ -8,6 +8,7 @@ import yaml
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 DEMO = "digits_fedacs.yaml"
+_MAX_VALUES = 1_000_000  # in one config
 
 
 class ConfigError(ValueError):
@@ -73,7 +74,22 @@ def read(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
         raise ConfigError(f"config {path} must be a table of keys, but is a {type(loaded).__name__}")
+    if _has_more_values_than(_MAX_VALUES, loaded):
+        raise ConfigError(f"config {path} has over {_MAX_VALUES:,} values, or refers to itself")
     return loaded
+
+
+def _has_more_values_than(limit: int, tree: Any) -> bool:
+    """Whether a tree is too large; what is referred to again counts again, so a small file can hold a huge tree."""
+    waiting, count = [tree], 0
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (dict, list)):
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+        count += 1
+        if count + len(waiting) > limit:
+            return True
+    return False
 
 
 def merge(under: Any, over: Any) -> Any:
