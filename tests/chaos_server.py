@@ -1,7 +1,8 @@
 """Starts training processes quickly: imports once, then forks one for each order on standard input.
 
-An order is a line of JSON: ``{"arguments": [...], "seconds": 0.5}``; after so many seconds the process gets SIGKILL, or
-never where it is null. The answer is its exit code, or minus the signal that ended it, and the seconds it took.
+An order is a line of JSON: ``{"arguments": [...], "metrics": "FILE", "rounds": 3, "seconds": 0.05}``; the process gets
+SIGKILL so many seconds after the file has so many rounds, or never where they are null. The answer is its exit code, or
+minus the signal that ended it.
 """
 
 import contextlib
@@ -17,8 +18,16 @@ import torch
 from fl_lightning.cli.main import main
 
 
-def serve(arguments: list[str], seconds: float | None) -> tuple[int, float]:
-    began = time.monotonic()
+def rounds_in(metrics: str) -> int:
+    try:
+        with open(metrics, "rb") as file:
+            return file.read().count(b"\n") - 1
+    except FileNotFoundError:
+        return -1
+
+
+def serve(arguments: list[str], metrics: str, rounds: int | None, seconds: float) -> int:
+    due = None
     child = os.fork()
     if child == 0:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
@@ -27,11 +36,12 @@ def serve(arguments: list[str], seconds: float | None) -> tuple[int, float]:
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status), time.monotonic() - began
-        if seconds is not None and time.monotonic() - began > seconds:
+            return os.waitstatus_to_exitcode(status)
+        if due is None and rounds is not None and rounds_in(metrics) >= rounds:
+            due = time.monotonic() + seconds
+        if due is not None and time.monotonic() > due:
             os.kill(child, signal.SIGKILL)
-            seconds = None
-        time.sleep(0.001)
+        time.sleep(0.0005)
 
 
 if __name__ == "__main__":
