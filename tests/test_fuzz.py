@@ -4,6 +4,7 @@
 """
 
 import copy
+from functools import cache
 
 import yaml
 from fuzzing import CANARY, amounts, fuzz, tried, world
@@ -80,8 +81,10 @@ def replaced(tree, path, value):
     return result
 
 
+@cache
 def starting_configs():
-    """Small complete configs; how many processes a run starts is left alone."""
+    """Return small complete configs; how many processes a run starts is left alone."""
+    made = []
     for name in ("digits_fedacs", "toy_fedavg", "toy_fedacs"):
         merged = configs.compose([f"{name}.yaml"])
         merged |= {"logger": "none", "run_dir": "run"}
@@ -91,12 +94,13 @@ def starting_configs():
             merged["loop"]["schedule"]["init_args"]["groups"] = [
                 {"share": 1.0, "num_steps": [1, 2], "failure_rates": 0.1}
             ]
-        yield merged
+        made.append(merged)
+    return made
 
 
 @st.composite
 def mutated_configs(draw):
-    config = draw(st.sampled_from(list(starting_configs())))
+    config = draw(st.sampled_from(starting_configs()))
     for _ in range(draw(st.integers(1, 2))):
         path = draw(st.sampled_from([path for path in leaf_paths(config) if path]))
         config = replaced(config, path, draw(values))
@@ -105,7 +109,7 @@ def mutated_configs(draw):
 
 @st.composite
 def mutated_texts(draw):
-    text = yaml.safe_dump(draw(st.sampled_from(list(starting_configs()))))
+    text = yaml.safe_dump(draw(st.sampled_from(starting_configs())))
     start = draw(st.integers(0, len(text) - 1))
     end = min(len(text), start + draw(st.integers(0, 30)))
     noise = draw(
