@@ -144,7 +144,10 @@ class FederatedLoop:
         self.module, self.federation = module, federation
         self.client_weights = target_weights(self.weights, federation.sizes)
         self.steps_per_epoch = steps_per_epoch(federation.sizes, self.batch_size)
-        self.state = self.engine.setup(self.fabric, module, federation, self.solver, self.batch_size, self.seed)
+        num_draws = self.sampling.num_draws(len(federation.sizes))
+        self.state = self.engine.setup(
+            self.fabric, module, federation, self.solver, self.batch_size, self.seed, num_draws
+        )
         self.aggregator.setup(len(federation.sizes), self.state.weights)
         self.sampling.start(lambda: self._forecast(self.lr))
 

@@ -60,6 +60,9 @@ class Probe(Protocol):
 class Sampling(Protocol):
     """Decides who takes part."""
 
+    def num_draws(self, num_clients: int) -> int:
+        """Return K."""
+
     def start(self, forecast: Forecast) -> None:
         """Called once before the first round with a way to look at typical rounds."""
 

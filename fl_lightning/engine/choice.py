@@ -23,6 +23,7 @@ MODES = ("auto", "stacked", "threads", "sequential", "reference")
 # Floating-point operations of one local step, measured on two cores: below the first, calling the operators costs more
 # than computing; above the second, one step keeps all cores busy by itself.
 _STACK_BELOW, _THREADS_BELOW = 2e7, 2e9
+_STACK_FROM = 16  # clients in a round; a short stack costs more to set up than it saves
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,16 @@ class _Inspection:
     changes_buffers: bool
 
 
-def choose(mode: str, trainer: ClientTrainer, make_stack: Callable[[FlatModel], StackTrainer]) -> Choice:
+def choose(
+    mode: str, trainer: ClientTrainer, make_stack: Callable[[FlatModel], StackTrainer], num_draws: int | None = None
+) -> Choice:
     """Return how to train, after trying one step on a copy of the module.
 
     Args:
         mode: What the user asked for.
         trainer: Trains one client of this federation.
         make_stack: Makes the trainer of stacks for a copy of the model.
+        num_draws: How many clients a round draws, where that is known.
     """
     if mode in ("reference", "sequential"):
         return Choice(mode, "asked for")
@@ -70,7 +74,8 @@ def choose(mode: str, trainer: ClientTrainer, make_stack: Callable[[FlatModel], 
             return Choice(mode, "asked for", random=False)
         on_cpu = model.weights.device.type == "cpu"
         obstacle = None
-        if mode == "stacked" or found.operations < _STACK_BELOW:
+        many = num_draws is None or num_draws >= _STACK_FROM
+        if mode == "stacked" or (found.operations < _STACK_BELOW and many):
             obstacle = _obstacle_to_stacking(copied, make_stack, found)
             if obstacle is None:
                 return Choice("stacked", f"{found.operations:.2g} operations a step", random=False)

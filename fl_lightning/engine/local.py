@@ -74,6 +74,7 @@ class Engine:
         solver: Solver,
         batch_size: int,
         seed: int,
+        num_draws: int | None = None,
     ) -> ModelState:
         """Bind the engine to a module and its data and return the initial state."""
         if not module.automatic_optimization:
@@ -90,7 +91,7 @@ class Engine:
         self.batches = ClientBatches(federation, batch_size, seed, fabric.to_device)
         if self.memory_layout and layout_is_harmless(self._trainer(self.model, seeded=True)):
             self.batches.layout = channels_last
-        self.choice = choose(self.mode, self._trainer(self.model, seeded=True), self._stack)
+        self.choice = choose(self.mode, self._trainer(self.model, seeded=True), self._stack, num_draws)
         if self.compile:
             self.module.compile()
         self._make_trainers()
