@@ -1,0 +1,24 @@
+"""All algorithms through the command line, one after another; ``test_processes.py`` starts it in 1 and 2 processes."""
+
+import sys
+
+from fl_lightning.cli import configs
+from fl_lightning.cli.main import main
+
+ARGUMENTS = [
+    *("--logger", "none", "--loop.rounds", "4", "--loop.engine.threads", "1", "--loop.batch_size", "16"),
+    *("--data.partition.num_clients", "12", "--resume", "never"),
+]
+
+
+def run_all(out: str, algorithms: list[str], extra: list[str]) -> int:
+    codes = [
+        main(["train", "--config", f"digits_{name}.yaml", "--run_dir", f"{out}/{name}", *ARGUMENTS, *extra])
+        for name in algorithms
+    ]
+    return max(codes)
+
+
+if __name__ == "__main__":
+    folder, names, *options = sys.argv[1:]
+    sys.exit(run_all(folder, configs.names("algorithms") if names == "all" else names.split(","), options))

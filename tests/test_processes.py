@@ -1,0 +1,71 @@
+"""One process and two give identical metrics and weights, for every algorithm, however they are started."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from every_algorithm import run_all
+
+from fl_lightning.callbacks.metrics_file import read_metrics
+from fl_lightning.cli import configs
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = str(ROOT / "tests" / "every_algorithm.py")
+MEASURED = {"wall_time", "training_seconds"}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def torchrun(*arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", *arguments]
+    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finished(process):
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output[-3000:]
+
+
+def assert_equal(left, right):
+    rows = [[{k: v for k, v in row.items() if k not in MEASURED} for row in read_metrics(run / "metrics.csv")]
+            for run in (left, right)]  # fmt: skip
+    assert rows[0] == rows[1]
+    weights = [torch.load(run / "model.ckpt", weights_only=True)["state_dict"] for run in (left, right)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert (left / "clients.csv").read_bytes() == (right / "clients.csv").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    assert run_all(str(folder), configs.names("algorithms"), []) == 0
+    return folder
+
+
+def test_every_algorithm_with_two_processes(one_process, tmp_path):
+    finished(torchrun("--nproc_per_node", "2", SCRIPT, str(tmp_path), "all", "--fabric.devices", "2"))
+    for name in configs.names("algorithms"):
+        assert_equal(one_process / name, tmp_path / name)
+
+
+def test_two_nodes_started_by_separate_commands(one_process, tmp_path):
+    port = str(29_000 + os.getpid() % 1000)
+    options = ("--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", port)
+    work = (SCRIPT, str(tmp_path), "fedacs,fedvarp", "--fabric.devices", "1", "--fabric.num_nodes", "2")
+    nodes = [torchrun(*options, "--node_rank", rank, *work) for rank in ("0", "1")]
+    for node in nodes:
+        finished(node)
+    for name in ("fedacs", "fedvarp"):
+        assert_equal(one_process / name, tmp_path / name)
+
+
+def test_the_plain_command_starts_its_own_processes(one_process, tmp_path):
+    from every_algorithm import ARGUMENTS
+
+    options = ["--config", "digits_scaffold.yaml", "--run_dir", str(tmp_path), *ARGUMENTS, "--fabric.devices", "2"]
+    command = [sys.executable, str(ROOT / "train.py"), *options]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_equal(one_process / "scaffold", tmp_path)
