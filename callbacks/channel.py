@@ -5,8 +5,8 @@ from typing import Any
 
 import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
-from lightning.pytorch.callbacks import Callback
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.schedule import HeterogeneitySchedule
 from fl_lightning.callbacks.trainer import global_seed, of_kind

@@ -4,8 +4,8 @@ import os
 from typing import Any
 
 import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
-from lightning.pytorch.callbacks import Callback
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Callback
 
 
 def refuse_trainer(callback: Callback, reason: str, instead: str) -> None:

@@ -1,4 +1,4 @@
-"""The wheel, installed in a new virtual environment outside the repository, beside a project with its own ``callbacks``."""
+"""The wheel in a new virtual environment outside the repository, beside a project with its own ``callbacks``."""
 
 import os
 import subprocess

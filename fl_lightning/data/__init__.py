@@ -1,8 +1,10 @@
 """The clients' data: data sets, where they come from, and how they are split."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fl_lightning.data.cifar10 import CIFAR10, load_cifar10
 from fl_lightning.data.cinic10 import CINIC10, load_cinic10
-from fl_lightning.data.datamodule import FromDataModule
 from fl_lightning.data.digits import Digits
 from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
 from fl_lightning.data.figure import partition_figure
@@ -10,6 +12,9 @@ from fl_lightning.data.images import Images
 from fl_lightning.data.mnist import MNIST, load_mnist
 from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Partition, Shards
 from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
+
+if TYPE_CHECKING:
+    from fl_lightning.data.datamodule import FromDataModule
 
 __all__ = [
     "CIFAR10",
@@ -34,3 +39,10 @@ __all__ = [
     "load_mnist",
     "partition_figure",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import Lightning only for those who bring a data module."""
+    if name == "FromDataModule":
+        return import_module("fl_lightning.data.datamodule").FromDataModule
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
