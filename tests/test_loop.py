@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -230,6 +231,23 @@ def test_toy_reports_both_distances():
     _, watcher = run(Importance(), QuadraticModule(4), federation, weights="uniform", rounds=2, batch_size=1)
     result = watcher.results[-1]
     assert {"distance", "surrogate_distance", "test_loss"} <= set(result.metrics)
+
+
+def test_several_optimizers_are_refused():
+    class Two(DictBatchNorm):
+        def configure_optimizers(self):
+            return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.net[0], self.net[3])]
+
+    with pytest.raises(ValueError, match="returns 2 optimizers"):
+        run(module=Two(), federation=dict_federation())
+
+
+def test_precision_comes_through_fabric():
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    (full, _), (half, _) = run(rounds=2), run(rounds=2, fabric=fabric)
+    assert half.weights.dtype == torch.float32
+    assert not torch.equal(full.weights, half.weights)
+    torch.testing.assert_close(full.weights, half.weights, rtol=0.1, atol=0.05)
 
 
 def test_manual_optimization_is_refused():

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch import Callback, LightningDataModule, Trainer, seed_everything
+from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from test_wandb import read_back
 from torch.utils.data import DataLoader, TensorDataset
@@ -24,6 +25,7 @@ from fl_lightning.callbacks import (
     WandbMetrics,
 )
 from fl_lightning.callbacks.schedule import Group
+from fl_lightning.module import FederatedModule
 from fl_lightning.samplers import Importance
 from fl_lightning.seeding import Purpose, generator
 from systems import gaussian_federation, linear_module
@@ -145,3 +147,22 @@ def test_wandb_logs_epochs_under_the_same_keys(tmp_path):
 def test_what_has_no_meaning_in_a_trainer_says_what_to_use(callback):
     with pytest.raises(MisconfigurationException, match=f"{type(callback).__name__} has no meaning in a plain Trainer"):
         fit(callback)
+
+
+class Points(LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(*gaussian_federation().train), batch_size=6)
+
+
+def test_lightning_cli_takes_our_module_and_callbacks(tmp_path):
+    arguments = [
+        "fit", "--trainer.max_epochs=2", "--trainer.logger=false", "--trainer.enable_checkpointing=false",
+        "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", f"--trainer.default_root_dir={tmp_path}",
+        "--trainer.callbacks+=fl_lightning.callbacks.ChannelFailures", "--trainer.callbacks.failure_rate=0.999999",
+        "--trainer.callbacks+=fl_lightning.callbacks.ComputationTime",
+        "--model.network=torch.nn.Linear", "--model.network.in_features=5", "--model.network.out_features=3",
+        "--model.num_classes=3",
+    ]  # fmt: skip
+    cli = LightningCLI(FederatedModule, Points, args=arguments, save_config_callback=None)
+    (channel,) = [callback for callback in cli.trainer.callbacks if isinstance(callback, ChannelFailures)]
+    assert channel.num_lost == 2

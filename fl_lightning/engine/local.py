@@ -82,6 +82,7 @@ class Engine:
                 f"{type(module).__name__} sets automatic_optimization=False, but the federated loop makes the local "
                 "steps itself: let training_step return the loss instead"
             )
+        refuse_several_optimizers(module)
         self.fabric, self.solver = fabric, solver
         self._set_threads()
         if self.keep_memory:
@@ -210,3 +211,20 @@ def _num_cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
         return os.cpu_count() or 1
+
+
+def refuse_several_optimizers(module: LightningModule) -> None:
+    """Refuse a module that trains its parts by turns, which one solver cannot do."""
+    if type(module).configure_optimizers is LightningModule.configure_optimizers:
+        return
+    try:
+        configured = module.configure_optimizers()
+    except Exception:  # it may need a Trainer; the loop does not use what it returns
+        return
+    if isinstance(configured, tuple) and len(configured) == 2 and isinstance(configured[0], list):
+        configured = configured[0]  # the form with schedulers
+    if isinstance(configured, (list, tuple)) and len(configured) > 1:
+        raise ValueError(
+            f"{type(module).__name__}.configure_optimizers returns {len(configured)} optimizers, but a federation "
+            "makes its local steps with one solver: return one optimizer, or train the parts in separate modules"
+        )
