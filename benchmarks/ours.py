@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import torch
@@ -46,19 +47,25 @@ class _TimedEngine(Engine):
 class _Pace:
     """Tells after each round where its time went, and waits until the next one is wanted."""
 
-    def __init__(self, pause: Callable[[dict[str, float]], None]) -> None:
+    def __init__(self, pause: Callable[[dict[str, Any]], bool]) -> None:
         self.pause = pause
 
     def on_federation_start(self, loop) -> None:
         self.pause({})
 
     def on_round_end(self, loop, result) -> None:
-        loop.should_stop = not self.pause(
-            {"training": result.training_seconds, "evaluation": loop.engine.evaluation, "mode": loop.engine.choice.mode}
-        )
+        plan = result.plan
+        parts = {
+            "training": result.training_seconds,
+            "evaluation": loop.engine.evaluation,
+            "mode": loop.engine.choice.mode,
+            "trained": len(result.updates),
+            "expected": len(plan.cohort.clients) * float(plan.cohort.probabilities @ (1 - plan.profiles.failure_rates)),
+        }
+        loop.should_stop = not self.pause(parts)
 
 
-def run(workload: Workload, pause: Callable[[dict[str, float]], bool], mode: str = "auto", devices: int = 1) -> None:
+def run(workload: Workload, pause: Callable[[dict[str, Any]], bool], mode: str = "auto", devices: int = 1) -> None:
     """Play rounds until ``pause`` returns False."""
     fabric = Fabric(accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto")
     fabric.launch()

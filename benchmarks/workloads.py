@@ -63,7 +63,7 @@ WORKLOADS = {"W1": W1, "W1q": W1_LOSSY, "W2": W2, "W3": W3}
 def quick(workload: Workload) -> Workload:
     """Return a smaller cohort of the same kind: times shrink, ratios stay about the same."""
     if workload.network is CifarCNN and workload.batch_size > 100:
-        return replace(workload, num_steps=3, num_test=2000)
+        return replace(workload, num_steps=2, num_test=1300)
     if workload.network is CifarCNN:
         return replace(workload, clients_per_round=30, num_test=300)
     return workload

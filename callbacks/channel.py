@@ -80,7 +80,7 @@ def arrivals(failure_rates: Vector, counts: IntVector, multiplicity: str, rng: n
     [2, 0, 0]
     """
     if multiplicity == "shared":
-        return np.where(rng.random(len(counts)) >= failure_rates, counts, 0)
+        return counts * (rng.random(len(counts)) >= failure_rates)
     arrived = np.zeros(len(counts), dtype=np.int64)
     for draw in range(int(counts.max(initial=0))):
         arrived += (rng.random(len(counts)) >= failure_rates) & (draw < counts)

@@ -135,12 +135,18 @@ def _draw_groups(groups: list[Group], num_clients: int, rng: np.random.Generator
     shares = np.array([group.share for group in groups])
     if abs(shares.sum() - 1) > 1e-6:
         raise ValueError(f"the shares of the groups must add up to 1, but add up to {shares.sum():g}")
-    counts = np.diff(np.rint(np.cumsum([0, *shares]) * num_clients).astype(int)).tolist()
-    members = list(zip(groups, counts, strict=True))
+    ends = np.rint(np.cumsum([0, *shares]) * num_clients).astype(int).tolist()
+    steps, rates = np.empty(num_clients, dtype=np.int64), np.empty(num_clients)
     # Group by group, because numpy draws from common bounds several times faster than from bounds of each client.
-    steps = [rng.integers(*_bounds(group.num_steps), size=count, endpoint=True) for group, count in members]
-    rates = [rng.uniform(*_bounds(group.failure_rates), size=count) for group, count in members]
-    return np.concatenate(steps), np.concatenate(rates)
+    for group, members in zip(groups, map(slice, ends, ends[1:]), strict=True):
+        low, high = _bounds(group.num_steps)
+        steps[members] = rng.integers(low, high, size=members.stop - members.start, endpoint=True)
+    rng.random(out=rates)
+    for group, members in zip(groups, map(slice, ends, ends[1:]), strict=True):
+        low, high = _bounds(group.failure_rates)
+        rates[members] *= high - low
+        rates[members] += low
+    return steps, rates
 
 
 def _spread(name: str, value: Any, num_clients: int) -> Vector:
@@ -158,13 +164,15 @@ def _check_length(name: str, length: int, num_clients: int) -> None:
 
 
 def _check_values(num_steps: Any, failure_rates: Any) -> None:
-    bad = np.flatnonzero(~(num_steps >= 1))
-    if len(bad):
-        raise ValueError(f"num_steps={num_steps[bad[0]]} (entry {bad[0]}) must be at least 1")
-    bad = np.flatnonzero(~((failure_rates >= 0) & (failure_rates < 1)))
-    if len(bad):
+    good = num_steps >= 1
+    if not good.all():
+        bad = int(np.argmin(good))
+        raise ValueError(f"num_steps={num_steps[bad]} (entry {bad}) must be at least 1")
+    good = (failure_rates >= 0) & (failure_rates < 1)
+    if not good.all():
+        bad = int(np.argmin(good))
         raise ValueError(
-            f"failure_rates={failure_rates[bad[0]]} (entry {bad[0]}) must be in [0, 1): "
+            f"failure_rates={failure_rates[bad]} (entry {bad}) must be in [0, 1): "
             "a client that is never heard cannot be compensated, leave it out"
         )
 

@@ -1,7 +1,6 @@
 """Step-length calibration: one division instead of a table of algorithms."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from fl_lightning import theory
 from fl_lightning.types import RoundPlan
@@ -53,13 +52,13 @@ class Calibration:
         if self.scope == "none":
             return plan
         if self.apply == "server":
-            return replace(plan, server_scale=self._factor(base, base, plan, plan, forecast_at))
+            return plan.at(server_scale=self._factor(base, base, plan, plan, forecast_at))
         first, rate = plan, base
         for _ in range(_MAX_ITERATIONS if accumulation_depends_on_rate else 1):
             previous, rate = rate, self._capped(base * self._factor(base, rate, first, plan, forecast_at))
             if abs(rate - previous) <= 1e-12 * rate:
                 break
-            plan = plan_at(rate) if accumulation_depends_on_rate else replace(plan, learning_rate=rate)
+            plan = plan_at(rate) if accumulation_depends_on_rate else plan.at(learning_rate=rate)
         return plan
 
     def state_dict(self) -> dict[str, float | None]:

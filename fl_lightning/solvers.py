@@ -27,6 +27,7 @@ class Solver:
 
     depends_on_learning_rate = False  # whether A changes with the learning rate
     stackable = False  # whether one object can step many clients at once, as rows
+    plain = False  # whether step t is x - lr * rate_factor(t) * gradient and nothing else
     _probed: tuple[float | None, Vector] | None = None
 
     def begin(
@@ -34,6 +35,10 @@ class Solver:
     ) -> LocalSteps:
         """Start a client's round. ``parameters`` view into ``weights``, and their gradients into ``gradient``."""
         raise NotImplementedError
+
+    def rate_factor(self, step_index: int) -> float:
+        """Return s_t, the learning rate of step t = 0, 1, ... as a multiple of the base rate."""
+        return 1.0
 
     def accumulation(self, num_steps: IntVector, lr: float) -> Vector:
         """Return A for each number of steps."""
@@ -115,6 +120,7 @@ class SGD(Solver):
         self.weight_decay, self.proximal = weight_decay, proximal
         self.decay, self.decay_form = decay, decay_form
         self.depends_on_learning_rate = proximal > 0
+        self.plain = not (momentum or weight_decay or proximal)
 
     def begin(
         self, weights: torch.Tensor, gradient: torch.Tensor, parameters: Sequence[torch.nn.Parameter], lr: float

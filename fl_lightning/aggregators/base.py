@@ -35,7 +35,7 @@ class Aggregator:
 
     def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
         """Return the clients whose training somebody will see; by default those whose upload arrives."""
-        return np.flatnonzero(delivered)
+        return plan.cohort.clients[delivered[plan.cohort.clients] > 0]
 
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the aggregated Delta, (d,)."""

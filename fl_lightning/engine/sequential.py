@@ -48,6 +48,9 @@ class ClientTrainer:
         self._seed(client, work.round_index)
         total = model.weights.new_zeros(())
         for index, batch in enumerate(self.batches.of_client(client, work.round_index, num_steps)):
+            if self.solver.plain and shift is None:
+                total += self._descend(batch, index, work.learning_rate * self.solver.rate_factor(index))
+                continue
             total += self.backward(batch, index)
             if shift is not None:
                 model.gradient.add_(shift)
@@ -77,13 +80,25 @@ class ClientTrainer:
 
     def backward(self, batch: Any, index: int) -> torch.Tensor:
         """Leave the gradient of a batch in the gradient buffer and return the loss."""
-        with self.autocast():
-            loss = training_loss(self.model.module, batch, index)
+        loss, gradients = self._differentiate(batch, index)
         # Taking the gradients out and copying them moves less memory than clearing the buffer and adding to it.
-        gradients = torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
         for place, gradient in zip(self.model.gradients, gradients, strict=True):
             if gradient is None:
                 place.zero_()
             else:
                 place.copy_(gradient)
-        return loss.detach()
+        return loss
+
+    def _descend(self, batch: Any, index: int, rate: float) -> torch.Tensor:
+        """Move the weights along the gradients where they lie, without copying them, and return the loss."""
+        loss, gradients = self._differentiate(batch, index)
+        with torch.no_grad():
+            for parameter, gradient in zip(self.model.parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.add_(gradient, alpha=-rate)
+        return loss
+
+    def _differentiate(self, batch: Any, index: int) -> tuple[torch.Tensor, tuple[torch.Tensor | None, ...]]:
+        with self.autocast():
+            loss = training_loss(self.model.module, batch, index)
+        return loss.detach(), torch.autograd.grad(loss, self.model.parameters, allow_unused=True)

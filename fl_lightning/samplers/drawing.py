@@ -17,9 +17,9 @@ class Drawing(Protocol):
 def _counts_at_quantiles(probabilities: Vector, quantiles: Vector) -> IntVector:
     cumulated = np.cumsum(probabilities)
     drawn = np.searchsorted(cumulated, quantiles * cumulated[-1], side="right")
-    # A quantile within rounding of 1 would fall off the end, onto a client that may have probability 0.
-    last = int(np.flatnonzero(probabilities)[-1])
-    return np.bincount(np.minimum(drawn, last), minlength=len(probabilities)).astype(np.int64)
+    if drawn.max(initial=0) == len(probabilities):  # a quantile within rounding of 1 fell off the end
+        drawn = np.minimum(drawn, np.flatnonzero(probabilities)[-1])
+    return np.bincount(drawn, minlength=len(probabilities)).astype(np.int64, copy=False)
 
 
 class WithReplacement:

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from fl_lightning.theory.checks import Vector, columns, require, require_at_least
+from fl_lightning.theory.checks import Vector, columns, require, require_at_least, require_rates
 
 
 def contribution(
@@ -26,7 +26,7 @@ def contribution(
         probabilities=probabilities, failure_rates=failure_rates, coefficients=coefficients, accumulation=accumulation
     )
     require(p >= 0, "probabilities", "at least 0")
-    require((q >= 0) & (q <= 1), "failure_rates", "between 0 and 1")
+    require_rates(q, certain=True)
     return p * (1 - q) * c * a
 
 
@@ -60,11 +60,12 @@ def chi_square(weights: npt.ArrayLike, effective: npt.ArrayLike) -> float:
     (0.0, 0.5625, inf)
     """
     w, omega = columns(weights=weights, effective=effective)
-    difference = w - omega
-    if ((omega <= 0) & (difference != 0)).any():
-        return float("inf")
-    counted = omega > 0
-    return float(np.sum(difference[counted] ** 2 / omega[counted]))
+    if omega.min() <= 0:
+        if ((omega <= 0) & (w != omega)).any():
+            return float("inf")
+        counted = omega > 0
+        w, omega = w[counted], omega[counted]
+    return float(np.sum((w - omega) ** 2 / omega))
 
 
 def step_length(contribution: npt.ArrayLike) -> float:

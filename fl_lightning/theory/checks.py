@@ -22,7 +22,7 @@ def columns(**named: npt.ArrayLike) -> tuple[Vector, ...]:
     for name, array in arrays.items():
         if array.ndim > 1:
             raise ValueError(f"{name} must have one dimension, one value per client, but its shape is {array.shape}")
-        if not np.isfinite(array).all():
+        if not _all_finite(array):
             raise ValueError(f"{name} must be finite, but {clients_where(~np.isfinite(array))} not")
     lengths = {name: len(array) for name, array in arrays.items() if array.ndim}
     if len(set(lengths.values())) > 1:
@@ -32,6 +32,13 @@ def columns(**named: npt.ArrayLike) -> tuple[Vector, ...]:
     if size == 0:
         raise ValueError(f"at least one client is wanted, but {', '.join(lengths)} is empty")
     return tuple(array if array.ndim else np.full(size, float(array)) for array in arrays.values())
+
+
+def _all_finite(array: Vector) -> bool:
+    """Return whether all values are finite; a finite sum says so at once."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = array.sum()
+    return bool(np.isfinite(total)) or bool(np.isfinite(array).all())
 
 
 def clients_where(mask: npt.NDArray[np.bool_], limit: int = 8) -> str:
@@ -51,6 +58,13 @@ def require(condition: npt.NDArray[np.bool_], name: str, wanted: str) -> None:
     """Raise a ValueError that names the clients for which a condition on a column does not hold."""
     if not condition.all():
         raise ValueError(f"{name} must be {wanted}, but {clients_where(~condition)} not")
+
+
+def require_rates(rates: Vector, name: str = "failure_rates", certain: bool = False) -> None:
+    """Raise a ValueError unless all are probabilities below 1, or up to 1 if ``certain``."""
+    if rates.min() < 0 or rates.max() > 1 or (rates.max() == 1 and not certain):
+        fine = (rates >= 0) & ((rates <= 1) if certain else (rates < 1))
+        require(fine, name, "between 0 and 1" if certain else "at least 0 and below 1")
 
 
 def require_at_least(minimum: float, *, strict: bool = False, **named: float) -> None:

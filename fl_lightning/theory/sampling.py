@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from fl_lightning.theory.checks import Vector, columns, require
+from fl_lightning.theory.checks import Vector, columns, require, require_rates
 
 
 def heterogeneity_aware_probabilities(
@@ -138,7 +138,7 @@ def expected_work(probabilities: npt.ArrayLike, num_steps: npt.ArrayLike) -> flo
 def _require_reachable(weights: Vector, failure_rates: Vector) -> None:
     """Raise for negative weights and for clients that no sampling law can make up for."""
     require(weights >= 0, "weights", "at least 0")
-    require((failure_rates >= 0) & (failure_rates < 1), "failure_rates", "at least 0 and below 1")
+    require_rates(failure_rates)
 
 
 def _normalised(amounts: Vector) -> Vector:
