@@ -38,36 +38,34 @@ def environment(folder: Path, peer: str) -> str:
     return str(python.absolute())
 
 
-def compare(case: str, pythons: dict[str, str], threads: int, repeats: int, quick: bool) -> dict[str, Any]:
+def compare(case: str, pythons: dict[str, str], threads: int, repeats: int) -> dict[str, Any]:
     """Measure a workload on all sides and return the record."""
-    sides = [Side(name, worker(name, case, threads, quick)) for name in ("ours:auto:1", "by_hand")]
-    sides += [Side(peer, worker(f"peers:{peer}", case, threads, quick, python)) for peer, python in pythons.items()]
-    interleave(sides, repeats)
-    ours = sides[0].least("wall")
-    return {
-        "case": case,
-        "sides": {
-            side.name: {
-                "wall": side.least("wall"),
-                "cpu": None if side.name == "flower" else side.least("cpu"),  # its workers are other processes
-                "times_slower": side.least("wall") / ours,
-                "goal": GOALS[case].get(side.name),
-                "rounds": side.rounds,
-            }
-            for side in sides
-        },
-    }
+    # Flower's workers are processes that never quite sleep: nobody but ours, for the ratio, is measured beside them.
+    groups = [[peer for peer in pythons if peer != "flower"], [peer for peer in pythons if peer == "flower"]]
+    record: dict[str, Any] = {"case": case, "sides": {}}
+    for peers in filter(None, groups):
+        ours = Side("ours", worker("ours:auto:1", case, threads, False))
+        sides = [Side(peer, worker(f"peers:{peer}", case, threads, False, pythons[peer])) for peer in peers]
+        if "flower" not in peers:
+            sides.append(Side("by hand", worker("by_hand", case, threads, False)))
+        interleave([ours, *sides], repeats)
+        for side in [*sides, ours]:
+            times = {key: side.least(key) for key in ("wall", "cpu")}
+            ratios = {f"{key}_ratio": times[key] / ours.least(key) for key in times}
+            goal = GOALS[case].get(side.name)
+            record["sides"].setdefault(side.name, {**times, **ratios, "goal": goal, "rounds": side.rounds})
+    return record
 
 
 def show(console: Console, record: dict[str, Any]) -> None:
     """Print the table of a workload."""
     table = Table(title=f"{record['case']}: seconds a round")
-    for name in ("side", "wall", "CPU", "times slower than ours", "goal"):
+    for name in ("side", "wall", "CPU", "wall / ours", "CPU / ours", "goal"):
         table.add_column(name, justify="left" if name == "side" else "right")
     for name, side in record["sides"].items():
-        cpu = "" if side["cpu"] is None else f"{side['cpu']:.3f}"
         goal = "" if side["goal"] is None else f">= {side['goal']}"
-        table.add_row(name, f"{side['wall']:.3f}", cpu, f"{side['times_slower']:.2f}", goal)
+        figures = (f"{side[key]:.3f}" for key in ("wall", "cpu", "wall_ratio", "cpu_ratio"))
+        table.add_row(name, *figures, goal)
     console.print(table)
 
 
@@ -76,7 +74,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("cases", nargs="*", default=["W1", "W2", "W3"], help="which of W1, W2, W3; all by default")
     parser.add_argument("--peers", nargs="*", default=list(PEERS), help=f"which of {', '.join(PEERS)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="smaller cohorts")
     parser.add_argument("--threads", type=int, default=2, help="threads of each side")
     parser.add_argument("--repeats", type=int, default=2, help="measured rounds of each side")
     parser.add_argument("--environments", type=Path, default=Path("runs/peers"), help="folder for the virtualenvs")
@@ -92,10 +89,10 @@ def main() -> None:
         pythons[peer] = environment(arguments.environments, peer)
     records = []
     for case in arguments.cases:
-        records.append(compare(case, pythons, arguments.threads, arguments.repeats, arguments.quick))
+        records.append(compare(case, pythons, arguments.threads, arguments.repeats))
         show(console, records[-1])
     arguments.output.mkdir(parents=True, exist_ok=True)
-    content = {"peers": {peer: PEERS[peer] for peer in arguments.peers}, "quick": arguments.quick, "workloads": records}
+    content = {"peers": {peer: PEERS[peer] for peer in arguments.peers}, "workloads": records}
     (arguments.output / "peers.json").write_text(json.dumps(content, indent=1))
     console.print(f"{time.time() - began:.0f} s; written to {arguments.output}")
 

@@ -4,7 +4,9 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
+import ray
 import torch
 from flwr.client import ClientApp, NumPyClient
 from flwr.common import Context, ndarrays_to_parameters
@@ -52,6 +54,26 @@ class Client(NumPyClient):
         return get_weights(model), len(self.data), {}
 
 
+def cpu_seconds() -> float:
+    """Return the CPU-seconds of this process and all it started: Flower's workers are processes (Linux)."""
+    parents, seconds = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        process = int(stat.parent.name)
+        parents[process], seconds[process] = (
+            int(fields[1]),
+            (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        )
+    family, found = {os.getpid()}, True
+    while found:
+        found = {process for process, parent in parents.items() if parent in family} - family
+        family |= found
+    return sum(seconds[process] for process in family)
+
+
 def run(workload: Workload, pause: Callable[[dict], bool]) -> None:
     """Play rounds until ``pause`` returns False."""
     name = next(key for key, value in WORKLOADS.items() if value.name == workload.name)
@@ -63,14 +85,17 @@ def run(workload: Workload, pause: Callable[[dict], bool]) -> None:
         its, data = parts(name, small)
         return Client(its, data[int(context.node_config["partition-id"])]).to_client()
 
+    spent = [0.0]
     model = workload.network()
     _, _, *test = workload.data()
 
     def evaluate_fn(server_round, parameters, config):
         set_weights(model, parameters)
         evaluate(workload, model, *test)
-        if not pause({}):
+        if not pause({"cpu": cpu_seconds() - spent[0]}):
+            ray.shutdown()
             os._exit(0)  # Flower has no way to end a run early
+        spent[0] = cpu_seconds()
 
     def server_fn(context: Context) -> ServerAppComponents:
         strategy = FedAvg(

@@ -76,7 +76,10 @@ class ClientTrainer:
 
     def _seed(self, client: int, round_index: int) -> None:
         if self.seeded:
-            torch.manual_seed(client_seed(self.batches.seed, Purpose.MODULE, round_index, client))
+            seed = client_seed(self.batches.seed, Purpose.MODULE, round_index, client)
+            # Where no device is at work, torch.manual_seed formats a stack trace for later: longer than a small step.
+            seed_torch = torch.default_generator.manual_seed if self.model.weights.is_cpu else torch.manual_seed
+            seed_torch(seed)
 
     def backward(self, batch: Any, index: int) -> torch.Tensor:
         """Leave the gradient of a batch in the gradient buffer and return the loss."""
