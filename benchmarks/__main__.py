@@ -105,11 +105,12 @@ def draw(path: Path, records: list[dict[str, Any]], planes: list[dict[str, float
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
     names = [record["case"] for record in records]
-    left.barh(names, [record["wall_ratio"] for record in records], color="tab:blue", label="measured")
+    bars = left.barh(names, [record["wall_ratio"] for record in records], color="tab:blue", label="measured")
+    left.bar_label(bars, [f"{record['wall_ratio']:.2g}" for record in records], label_type="center", color="white")
     left.plot([record["goal"] for record in records], names, "k|", markersize=18, label="goal")
-    left.set(xlabel="ratio to the yardstick (wall, lower is better)", xscale="log" if records else "linear")
+    left.set(xlabel="ratio to the yardstick (wall, lower is better)", xscale="log", xlim=(1e-3, 1))
     left.invert_yaxis()
-    left.legend()
+    left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     right.loglog([plane["clients"] for plane in planes], [1e3 * plane["wall"] for plane in planes], "o-")
     right.set(xlabel="clients", ylabel="control plane, ms a round")
     figure.savefig(path)

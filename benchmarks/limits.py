@@ -1,4 +1,4 @@
-"""How near a round of W1 comes to what the processor can multiply: ``python -m benchmarks.limits``."""
+"""How near the steps of W1 and W2 come to what the processor can multiply: ``python -m benchmarks.limits``."""
 
 import argparse
 import time
@@ -7,7 +7,7 @@ import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import torch
 from torch.nn import functional
 
-from benchmarks.workloads import W1
+from benchmarks.workloads import W1, W2, Workload
 from fl_lightning.engine.allocator import keep_freed_memory
 from fl_lightning.engine.layout import channels_last
 from fl_lightning.engine.operations import CountOperations
@@ -24,15 +24,12 @@ def fastest(action, repeats: int = 10) -> float:
     return min(times)
 
 
-def main() -> None:
+def show(workload: Workload, threads: int) -> None:
     """Print operations, the speed of a matrix product, and where the time of a local step goes."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--threads", type=int, default=2)
-    torch.set_num_threads(parser.parse_args().threads)
-    keep_freed_memory()
-    network = W1.network()
-    inputs = channels_last(torch.randn(W1.batch_size, *W1.shape))
-    targets = torch.randint(0, 10, (W1.batch_size,))
+    torch.set_num_threads(threads)
+    network = workload.network()
+    inputs = channels_last(torch.randn(workload.batch_size, *workload.shape))
+    targets = torch.randint(0, 10, (workload.batch_size,))
 
     def step() -> None:
         loss = functional.cross_entropy(network(inputs), targets)
@@ -42,16 +39,27 @@ def main() -> None:
         step()
     square = torch.randn(2048, 2048)
     speed = 2 * 2048**3 / fastest(lambda: square @ square)
-    steps = W1.clients_per_round * W1.num_steps
     with pool_before_relu(network):
-        seconds = fastest(step)
+        seconds = fastest(step, 20)
         with torch.profiler.profile() as profile:
-            step()
-    reached = counter.total / seconds
-    print(f"a local step: {counter.total / 1e9:.2f} GFLOP in {seconds:.3f} s = {reached / 1e9:.0f} GFLOP/s")
-    print(f"a matrix product of 2048: {speed / 1e9:.0f} GFLOP/s")
-    print(f"a round of W1 at that speed: {steps * counter.total / speed:.1f} s; as measured: {steps * seconds:.1f} s")
+            for _ in range(10):
+                step()
+    reached, steps = counter.total / seconds, workload.clients_per_round * workload.num_steps
+    print(f"{workload.name} on {threads} thread(s): a local step of {counter.total / 1e9:.3f} GFLOP")
+    print(f"  takes {1e3 * seconds:.1f} ms = {reached / 1e9:.0f} GFLOP/s; a matrix product: {speed / 1e9:.0f} GFLOP/s")
+    print(f"  {steps} steps at the speed of the product: {steps * counter.total / speed:.1f} s; as they are: ", end="")
+    print(f"{steps * seconds:.1f} s")
     print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=10, max_name_column_width=40))
+
+
+def main() -> None:
+    """Measure a step of W1 on all threads and one of W2 on one thread, as they are trained."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.limits", description=__doc__)
+    parser.add_argument("--threads", type=int, default=2, help="threads of a step of W1")
+    threads = parser.parse_args().threads
+    keep_freed_memory()
+    show(W1, threads)
+    show(W2, 1)
 
 
 if __name__ == "__main__":
