@@ -15,6 +15,8 @@ from fl_lightning.callbacks.trainer import global_seed
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Conditions, IntVector, Vector
 
+_MAX_STEPS = 1_000_000  # of a client in a round
+
 
 @dataclass(frozen=True)
 class Ramp:
@@ -164,10 +166,11 @@ def _check_length(name: str, length: int, num_clients: int) -> None:
 
 
 def _check_values(num_steps: Any, failure_rates: Any) -> None:
-    good = num_steps >= 1
+    good = (num_steps >= 1) & (num_steps <= _MAX_STEPS)
     if not good.all():
         bad = int(np.argmin(good))
-        raise ValueError(f"num_steps={num_steps[bad]} (entry {bad}) must be at least 1")
+        wanted = "at least 1" if not num_steps[bad] >= 1 else f"at most {_MAX_STEPS:,}, or a round would never end"
+        raise ValueError(f"num_steps={num_steps[bad]} (entry {bad}) must be {wanted}")
     good = (failure_rates >= 0) & (failure_rates < 1)
     if not good.all():
         bad = int(np.argmin(good))

@@ -86,6 +86,7 @@ def test_bad_traces_are_refused(tmp_path, text, message):
         ({"groups": PAPER_GROUPS, "num_steps": 1, "failure_rates": 0.0}, "exactly one"),
         ({"num_steps": 1}, "go together"),
         ({"groups": [Group(1.0, (0, 3), 0.1)]}, "at least 1"),
+        ({"groups": [Group(1.0, (1, 10**18), 0.1)]}, "at most 1,000,000"),
         ({"groups": [Group(1.0, (3, 2), 0.1)]}, "lower to a higher"),
         ({"groups": [Group(1.0, 3, (0.2, 1.0))]}, "must be in"),
         ({"groups": [Group(1.5, 3, 0.2)]}, "share"),
