@@ -70,7 +70,7 @@ def finished_rounds(run_dir):
 
 @pytest.mark.parametrize("name", ["digits_fedvarp", "toy_fedacs"])
 def test_a_few_kills(name, server, tmp_path):
-    survive(server, name, tmp_path, 4)
+    survive(server, name, tmp_path, 2)
 
 
 @pytest.mark.slow
