@@ -103,7 +103,10 @@ class HeterogeneitySchedule(Callback):
         if self.radio is not None:
             rates = self.radio(num_clients, round_index, seed)
         _check_values(num_steps, rates)
-        return Conditions(num_steps * steps_per_epoch if self.unit == "epochs" else num_steps, rates)
+        if self.unit == "epochs":
+            num_steps = num_steps * steps_per_epoch
+            _check_values(num_steps, rates)
+        return Conditions(num_steps, rates)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """In a plain Trainer, which is one client: end this epoch after T batches, or with the data."""
@@ -138,6 +141,7 @@ def _draw_groups(groups: list[Group], num_clients: int, rng: np.random.Generator
     if abs(shares.sum() - 1) > 1e-6:
         raise ValueError(f"the shares of the groups must add up to 1, but add up to {shares.sum():g}")
     ends = np.rint(np.cumsum([0, *shares]) * num_clients).astype(int).tolist()
+    ends[-1] = num_clients  # shares that add up to nearly 1 leave nobody out
     steps, rates = np.empty(num_clients, dtype=np.int64), np.empty(num_clients)
     # Group by group, because numpy draws from common bounds several times faster than from bounds of each client.
     for group, members in zip(groups, map(slice, ends, ends[1:]), strict=True):

@@ -13,7 +13,11 @@ _DECAY_FORMS = ("exponential", "inverse", "linear")
 
 
 class LocalSteps(Protocol):
-    """A client's optimizer in one round, from fresh state."""
+    """A client's optimizer in one round, from fresh state.
+
+    Steps that need nothing but the gradients may offer ``step_along(parameters, gradients)`` as well, which saves
+    copying them into the gradient buffer.
+    """
 
     def step(self) -> None:
         """Move the weights in place by one step along the gradient that lies in the gradient buffer."""
@@ -27,7 +31,6 @@ class Solver:
 
     depends_on_learning_rate = False  # whether A changes with the learning rate
     stackable = False  # whether one object can step many clients at once, as rows
-    plain = False  # whether step t is x - lr * rate_factor(t) * gradient and nothing else
     _probed: tuple[float | None, Vector] | None = None
 
     def begin(
@@ -35,10 +38,6 @@ class Solver:
     ) -> LocalSteps:
         """Start a client's round. ``parameters`` view into ``weights``, and their gradients into ``gradient``."""
         raise NotImplementedError
-
-    def rate_factor(self, step_index: int) -> float:
-        """Return s_t, the learning rate of step t = 0, 1, ... as a multiple of the base rate."""
-        return 1.0
 
     def accumulation(self, num_steps: IntVector, lr: float) -> Vector:
         """Return A for each number of steps."""
@@ -120,7 +119,6 @@ class SGD(Solver):
         self.weight_decay, self.proximal = weight_decay, proximal
         self.decay, self.decay_form = decay, decay_form
         self.depends_on_learning_rate = proximal > 0
-        self.plain = not (momentum or weight_decay or proximal)
 
     def begin(
         self, weights: torch.Tensor, gradient: torch.Tensor, parameters: Sequence[torch.nn.Parameter], lr: float
@@ -158,6 +156,8 @@ class _SGDSteps:
         self.anchor = weights.clone() if solver.proximal else weights
         self.buffer: torch.Tensor | None = None
         self.step_index = 0
+        plain = not (solver.momentum or solver.weight_decay or solver.proximal)
+        self.step_along = self._step_along if plain else None
 
     def step(self) -> None:
         solver, gradient = self.solver, self.gradient
@@ -172,8 +172,17 @@ class _SGDSteps:
             else:
                 self.buffer.mul_(solver.momentum).add_(gradient, alpha=1 - solver.dampening)
             direction = gradient.add_(self.buffer, alpha=solver.momentum) if solver.nesterov else self.buffer
-        self.weights.add_(direction, alpha=-self.lr * solver.rate_factor(self.step_index))
+        self.weights.add_(direction, alpha=-self._next_rate())
+
+    def _step_along(self, parameters: Sequence[torch.nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
+        rate = self._next_rate()
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                parameter.add_(gradient, alpha=-rate)
+
+    def _next_rate(self) -> float:
         self.step_index += 1
+        return self.lr * self.solver.rate_factor(self.step_index - 1)
 
     def narrow(self, num_rows: int) -> None:
         self.weights, self.gradient = self.weights[:num_rows], self.gradient[:num_rows]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks import by_hand, ours
+from benchmarks.__main__ import _record
 from benchmarks.measuring import Side, interleave, worker
 from benchmarks.workloads import W1, W2, W3, WORKLOADS, quick
 
@@ -87,6 +88,18 @@ def test_a_side_that_dies_is_reported():
 
 def test_the_command_of_a_worker():
     assert worker("by_hand", "W1", 2, quick=True)[1:] == ["-m", "benchmarks.worker", "by_hand", "W1", "2", "--quick"]
+
+
+def test_luck_with_losses_counts_as_expected():
+    yardstick = Side("by_hand", [], [{"wall": 10.0, "cpu": 20.0}])
+    times = {"evaluation": 1.0, "mode": "sequential", "expected": 4.0}
+    lucky = {"wall": 3.0, "cpu": 6.0, "training": 2.0, "trained": 2, **times}
+    nobody = {"wall": 1.0, "cpu": 2.0, "training": 0.0, "trained": 0, **times}
+    record = _record("W1q", 2, yardstick, Side("W1q", [], [lucky, nobody]))
+    assert record["ours_wall"] == 5.0
+    assert record["training"] == 4.0
+    assert record["rest"] == 0.0
+    assert record["rounds"]["W1q"][0]["wall"] == 3.0  # as it was measured
 
 
 @pytest.mark.slow

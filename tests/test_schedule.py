@@ -102,3 +102,16 @@ def test_shares_must_add_up():
     schedule = HeterogeneitySchedule(groups=[Group(0.5, 1, 0.1), Group(0.4, 1, 0.1)])
     with pytest.raises(ValueError, match=r"add up to 0\.9"):
         schedule.configure_conditions(1, EPOCH, 0)
+
+
+def test_shares_that_nearly_add_up_leave_nobody_out():
+    groups = [Group(0.5, (2, 2), 0.1), Group(0.4999995, (3, 3), 0.2)]
+    conditions = HeterogeneitySchedule(groups=groups).configure_conditions(1, np.ones(3_000_000, dtype=np.int64), 0)
+    assert set(np.unique(conditions.num_steps)) == {2, 3}
+    assert set(np.unique(conditions.failure_rates)) == {0.1, 0.2}
+
+
+def test_passes_that_never_end_are_refused():
+    schedule = HeterogeneitySchedule(num_steps=1000, failure_rates=0.0, unit="epochs")
+    with pytest.raises(ValueError, match="at most 1,000,000"):
+        schedule.configure_conditions(1, np.full(3, 1001), 0)

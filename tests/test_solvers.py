@@ -97,3 +97,19 @@ def test_bad_values_are_named():
             SGD(**arguments)
     with pytest.raises(ValueError, match="diverges"):
         SGD(proximal=30.0).accumulation(np.array([3]), 0.1)
+
+
+def test_steps_along_gradients_are_those_through_the_buffer():
+    rng = torch.Generator().manual_seed(0)
+    solver, parameters = SGD(decay=0.1), [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))]
+    weights, buffer = torch.ones(5), torch.zeros(5)
+    copied, direct = solver.begin(weights, buffer, [], 0.3), solver.begin(weights, buffer, parameters, 0.3)
+    for _ in range(4):
+        gradient = torch.randn(3, generator=rng)
+        buffer.copy_(torch.cat([gradient, torch.zeros(2)]))
+        copied.step()
+        with torch.no_grad():
+            direct.step_along(parameters, (gradient, None))
+    assert torch.equal(torch.cat([parameter.data for parameter in parameters]), weights)
+    for trimming in ({"momentum": 0.9}, {"weight_decay": 0.1}, {"proximal": 0.1}):
+        assert SGD(**trimming).begin(weights, buffer, parameters, 0.3).step_along is None

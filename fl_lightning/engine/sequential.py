@@ -47,14 +47,17 @@ class ClientTrainer:
         steps = self.solver.begin(model.weights, model.gradient, model.parameters, work.learning_rate)
         self._seed(client, work.round_index)
         total = model.weights.new_zeros(())
+        step_along = getattr(steps, "step_along", None) if shift is None else None
         for index, batch in enumerate(self.batches.of_client(client, work.round_index, num_steps)):
-            if self.solver.plain and shift is None:
-                total += self._descend(batch, index, work.learning_rate * self.solver.rate_factor(index))
-                continue
-            total += self.backward(batch, index)
-            if shift is not None:
-                model.gradient.add_(shift)
+            loss, gradients = self._differentiate(batch, index)
+            total += loss
             with torch.no_grad():
+                if step_along is not None:
+                    step_along(model.parameters, gradients)
+                    continue
+                self._keep(gradients)
+                if shift is not None:
+                    model.gradient.add_(shift)
                 steps.step()
         torch.sub(start, model.weights, out=delta).div_(work.learning_rate)
         buffers.copy_(model.buffers)
@@ -84,22 +87,16 @@ class ClientTrainer:
     def backward(self, batch: Any, index: int) -> torch.Tensor:
         """Leave the gradient of a batch in the gradient buffer and return the loss."""
         loss, gradients = self._differentiate(batch, index)
+        self._keep(gradients)
+        return loss
+
+    def _keep(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
         # Taking the gradients out and copying them moves less memory than clearing the buffer and adding to it.
         for place, gradient in zip(self.model.gradients, gradients, strict=True):
             if gradient is None:
                 place.zero_()
             else:
                 place.copy_(gradient)
-        return loss
-
-    def _descend(self, batch: Any, index: int, rate: float) -> torch.Tensor:
-        """Move the weights along the gradients where they lie, without copying them, and return the loss."""
-        loss, gradients = self._differentiate(batch, index)
-        with torch.no_grad():
-            for parameter, gradient in zip(self.model.parameters, gradients, strict=True):
-                if gradient is not None:
-                    parameter.add_(gradient, alpha=-rate)
-        return loss
 
     def _differentiate(self, batch: Any, index: int) -> tuple[torch.Tensor, tuple[torch.Tensor | None, ...]]:
         with self.autocast():

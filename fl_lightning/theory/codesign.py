@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_lightning.theory.bias import chi_square, contribution, effective_weights, step_length
-from fl_lightning.theory.checks import Vector, clients_where, columns, require
+from fl_lightning.theory.checks import Vector, clients_where, columns, require, require_rates
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def codesign(
         weights=1.0 if weights is None else weights,
     )
     require(a > 0, "accumulation", "above 0")
-    require((q >= 0) & (q < 1), "failure_rates", "at least 0 and below 1")
+    require_rates(q)
     w = effective_weights(w)
     constant = _constant(a, q, anchor)
     if mode == "failure":

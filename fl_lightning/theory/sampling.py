@@ -115,7 +115,7 @@ def variance_factor(
         gradient_norms=1.0 if gradient_norms is None else gradient_norms,
     )
     require(p >= 0, "probabilities", "at least 0")
-    require((q >= 0) & (q <= 1), "failure_rates", "between 0 and 1")
+    require_rates(q, certain=True)
     wanted, rate = (w * g) ** 2, p * (1 - q)
     if ((rate == 0) & (wanted > 0)).any():
         return float("inf")
