@@ -1,12 +1,14 @@
 """Callbacks of the federated loop, for any Lightning project."""
 
-from fl_lightning.callbacks.channel import ChannelFailures
-from fl_lightning.callbacks.channel_bursts import GilbertElliott
-from fl_lightning.callbacks.channel_groups import GroupFailures
-from fl_lightning.callbacks.channel_trace import TraceChannel
+from fl_lightning.callbacks.channels import (
+    ChannelFailures,
+    GilbertElliott,
+    GroupFailures,
+    RayleighOutage,
+    TraceChannel,
+)
 from fl_lightning.callbacks.checkpoint import RoundCheckpoint
 from fl_lightning.callbacks.progress import RoundProgress
-from fl_lightning.callbacks.radio import RayleighOutage
 from fl_lightning.callbacks.recorder import RunRecorder
 from fl_lightning.callbacks.sampling import SamplerSelection
 from fl_lightning.callbacks.schedule import Group, HeterogeneitySchedule, Ramp

@@ -9,8 +9,8 @@ import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.snapshot import snapshot
-from fl_lightning.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
+from fl_lightning.checkpointing.snapshot import snapshot
+from fl_lightning.checkpointing.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
 from fl_lightning.types import RoundResult
 
 _NAME = re.compile(r"round_(\d+)\.ckpt")

@@ -7,7 +7,7 @@ import os
 from itertools import islice
 from pathlib import Path
 
-from fl_lightning.storage import write_durably
+from fl_lightning.checkpointing.storage import write_durably
 
 
 class MetricsFile:

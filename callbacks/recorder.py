@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.storage import encode, write_durably
+from fl_lightning.checkpointing.storage import encode, write_durably
 from fl_lightning.types import RoundResult
 
 COLUMNS = (

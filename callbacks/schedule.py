@@ -10,7 +10,7 @@ import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks.radio import RayleighOutage
+from fl_lightning.callbacks.channels.radio import RayleighOutage
 from fl_lightning.callbacks.trainer import global_seed
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Conditions, IntVector, Vector

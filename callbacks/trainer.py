@@ -1,7 +1,6 @@
 """What our callbacks do in a plain ``lightning.Trainer``, where there is one client and an epoch is a round."""
 
 import os
-from typing import Any
 
 import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -19,8 +18,3 @@ def refuse_trainer(callback: Callback, reason: str, instead: str) -> None:
 def global_seed() -> int:
     """Return the seed that ``seed_everything`` has set; 0 without one."""
     return int(os.environ.get("PL_GLOBAL_SEED", "0"))
-
-
-def of_kind(trainer: Any, kind: type) -> Any:
-    """Return the Trainer's first callback of a kind, or None."""
-    return next((callback for callback in trainer.callbacks if isinstance(callback, kind)), None)

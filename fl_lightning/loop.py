@@ -13,13 +13,13 @@ from lightning.pytorch import LightningModule
 
 from fl_lightning.aggregators import Aggregator, AnonymousMean
 from fl_lightning.calibration import Calibration
+from fl_lightning.checkpointing.snapshot import restore
 from fl_lightning.engine import Engine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.local import LocalWork
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
 from fl_lightning.protocols import Channel, Federation, Sampling, Schedule
-from fl_lightning.snapshot import restore
 from fl_lightning.solvers import SGD, Solver
 from fl_lightning.types import (
     Conditions,
@@ -105,7 +105,8 @@ class FederatedLoop:
         Args:
             module: The model, its loss and its metrics.
             federation: The clients' data.
-            resume_from: What :func:`fl_lightning.snapshot.snapshot` made of a run with the same arguments; it goes on.
+            resume_from: What :func:`fl_lightning.checkpointing.snapshot.snapshot` made of a run with the same
+                arguments, which is resumed.
         """
         self._setup(module, federation)
         if resume_from is not None:

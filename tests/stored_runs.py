@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from fl_lightning.callbacks.checkpoint import checkpoints
+from fl_lightning.checkpointing.storage import read_checkpoint
 from fl_lightning.cli import building, configs
-from fl_lightning.storage import read_checkpoint
 
 TIMED = {"wall_time", "training_seconds", "seconds"}
 SMALL = {

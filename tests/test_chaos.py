@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fl_lightning.callbacks.checkpoint import checkpoints
+from fl_lightning.checkpointing.storage import read_checkpoint
 from fl_lightning.cli import configs
-from fl_lightning.storage import read_checkpoint
 from stored_runs import arguments, content_of
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,22 +1,19 @@
 """Aggregators: the factor c on a delivered update, and memory where an algorithm has one."""
 
-from fl_lightning.aggregators.anonymous import AnonymousMean
 from fl_lightning.aggregators.base import Aggregator
-from fl_lightning.aggregators.communication import CommunicationAware
-from fl_lightning.aggregators.consistent import CommunicationAwareNormalizedMean
-from fl_lightning.aggregators.control import ControlVariates
-from fl_lightning.aggregators.echo import EchoedInnovations
-from fl_lightning.aggregators.incomplete import IncompleteWork
-from fl_lightning.aggregators.intervals import ParticipationIntervals
-from fl_lightning.aggregators.last_known import LastKnownUpdates
-from fl_lightning.aggregators.memorized import MemorizedMean
-from fl_lightning.aggregators.normalized import NormalizedMean
-from fl_lightning.aggregators.postponed import PostponedBroadcast
-from fl_lightning.aggregators.server import ServerOptimizer
-from fl_lightning.aggregators.server_adam import ServerAdam
-from fl_lightning.aggregators.server_momentum import ServerMomentum
-from fl_lightning.aggregators.server_yogi import ServerYogi
-from fl_lightning.aggregators.stale import StaleMixture
+from fl_lightning.aggregators.cafedavg import CommunicationAware
+from fl_lightning.aggregators.cafednova import CommunicationAwareNormalizedMean
+from fl_lightning.aggregators.fedau import ParticipationIntervals
+from fl_lightning.aggregators.fedavg import AnonymousMean
+from fl_lightning.aggregators.fedawe import EchoedInnovations
+from fl_lightning.aggregators.fednova import NormalizedMean
+from fl_lightning.aggregators.fedpbc import PostponedBroadcast
+from fl_lightning.aggregators.fedstale import StaleMixture
+from fl_lightning.aggregators.fedvarp import LastKnownUpdates
+from fl_lightning.aggregators.mifa import MemorizedMean
+from fl_lightning.aggregators.scaffold import ControlVariates
+from fl_lightning.aggregators.schemec import IncompleteWork
+from fl_lightning.aggregators.server_optimizers import ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
 
 __all__ = [
     "Aggregator",

@@ -19,14 +19,14 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RoundProgress, RunRecorder
+from fl_lightning.checkpointing.storage import write_durably
+from fl_lightning.cli.allow_list import check_classes, explained, limit_imports
 from fl_lightning.cli.configs import ConfigError
 from fl_lightning.cli.loggers import make_loggers, wanted_loggers
 from fl_lightning.cli.resuming import CHECKPOINTS, about, begin, forget, shared
-from fl_lightning.cli.trust import check_classes, explained, limit_imports
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.protocols import DataSource
 from fl_lightning.seeding import Purpose, client_seed
-from fl_lightning.storage import write_durably
 
 _LOST_PROCESS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")  # in what the backends say
 
@@ -107,7 +107,7 @@ def parse(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] =
     Args:
         merged: The config.
         overrides: Arguments of the command line.
-        trusted: Packages whose classes may be named besides the known ones, see :mod:`fl_lightning.cli.trust`.
+        trusted: Packages whose classes may be named besides the known ones, see :mod:`fl_lightning.cli.allow_list`.
     """
     limit_imports(trusted)
     complaints = io.StringIO()

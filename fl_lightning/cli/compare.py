@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.cli import configs, orders
+from fl_lightning.cli import configs, jobs
 from fl_lightning.cli.arguments import OneLineParser
 
 _EPILOG = """every other --KEY VALUE goes to all runs, as in train:  --loop.rounds 50 --logger none
@@ -50,49 +50,49 @@ def main(arguments: list[str]) -> int:
     parser = make_parser()
     options, overrides = parser.parse_known_args(arguments)
     folder, planned = _plan(options, overrides)
-    jobs, threads = _shares(options.jobs, options.threads, len(planned))
+    num_jobs, threads = _shares(options.jobs, options.threads, len(planned))
     folder.mkdir(parents=True, exist_ok=True)
-    from fl_lightning.cli.board import Board
     from fl_lightning.cli.pool import Pool
+    from fl_lightning.cli.progress import ComparisonProgress
 
     project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
-    with _Lock(folder), Board(len(planned)) as board:
-        board.console.print(
-            f"{len(planned)} runs in {folder}, {jobs} at a time with {threads} thread{'s' * (threads > 1)} each",
+    with _Lock(folder), ComparisonProgress(len(planned)) as progress:
+        progress.console.print(
+            f"{len(planned)} runs in {folder}, {num_jobs} at a time with {threads} thread{'s' * (threads > 1)} each",
             highlight=False,
         )
-        for event in Pool(jobs, threads, {"WANDB_PROJECT": project}).run(planned):
-            board.show(event)
-    board.conclude()
-    if not options.no_report and board.finished + board.kept:
+        for event in Pool(num_jobs, threads, {"WANDB_PROJECT": project}).run(planned):
+            progress.show(event)
+    progress.conclude()
+    if not options.no_report and progress.finished + progress.kept:
         from fl_lightning.cli import report
 
         report.main([str(folder), "--project", project])
-    if not board.failures:
+    if not progress.failures:
         return 0
-    return 2 if all(event.known for event in board.failures) else 1
+    return 2 if all(event.known for event in progress.failures) else 1
 
 
-def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list[orders.Order]]:
+def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list[jobs.Job]]:
     if bool(options.configs) == bool(options.algorithms):
         raise configs.ConfigError("give either --config DATA with --algorithms, or --configs")
     if options.configs and options.config:
         raise configs.ConfigError("--configs are complete: --config goes with --algorithms")
     shared = options.config or (["digits.yaml"] if options.algorithms else [])
-    algorithms = orders.parse_algorithms(options.algorithms) if options.algorithms else []
-    seeds = orders.parse_seeds(options.seeds)
-    folder, planned = orders.plan(shared, algorithms, options.configs, seeds, options.out, overrides)
-    return folder, [replace(order, overwrite=options.overwrite) for order in planned]
+    algorithms = jobs.parse_algorithms(options.algorithms) if options.algorithms else []
+    seeds = jobs.parse_seeds(options.seeds)
+    folder, planned = jobs.plan(shared, algorithms, options.configs, seeds, options.out, overrides)
+    return folder, [replace(job, overwrite=options.overwrite) for job in planned]
 
 
-def _shares(jobs: int | None, threads: int | None, num_runs: int) -> tuple[int, int]:
+def _shares(num_jobs: int | None, threads: int | None, num_runs: int) -> tuple[int, int]:
     """Return how many runs go at once and the threads of each; the number of runs left to do plays no part in it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for name, value in (("--jobs", jobs), ("--threads", threads)):
+    for name, value in (("--jobs", num_jobs), ("--threads", threads)):
         if value is not None and value < 1:
             raise configs.ConfigError(f"{name} {value} must be at least 1")
-    jobs = min(jobs or cores, num_runs)
-    return jobs, threads or max(1, cores // jobs)
+    num_jobs = min(num_jobs or cores, num_runs)
+    return num_jobs, threads or max(1, cores // num_jobs)
 
 
 class _Lock:

@@ -11,8 +11,8 @@ from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.clients import ClientTable, read_clients
 
 if TYPE_CHECKING:
-    from fl_lightning.diagnosis import Diagnosis, Recommendation
-    from fl_lightning.rehearsal import System
+    from fl_lightning.diagnosis.dry_run import System
+    from fl_lightning.diagnosis.objective import Diagnosis, Recommendation
 
 _ROUNDS, _STATIC_ROUNDS = 96, 16
 _CONDITIONS_SEED = 0x5EED
@@ -46,8 +46,8 @@ def _diagnose(options: argparse.Namespace, overrides: list[str], table: ClientTa
     from rich.console import Console
 
     from fl_lightning.cli import parts  # heavy: torch, lightning
-    from fl_lightning.diagnosis import recommend
-    from fl_lightning.figures.diagnosis import diagnosis_figure
+    from fl_lightning.diagnosis.objective import recommend
+    from fl_lightning.diagnosis.picture import diagnosis_figure
 
     torch.set_num_threads(1)  # a handful of numbers: threads would only wait for each other
     console = Console(width=None if _is_terminal() else 150)
@@ -82,7 +82,7 @@ def _is_terminal() -> bool:
 
 def _system_of_csv(table: ClientTable, merged: dict[str, Any]) -> tuple["System", Any, list[str]]:
     from fl_lightning.callbacks import ChannelFailures
-    from fl_lightning.rehearsal import System
+    from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.types import Conditions
 
     rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
@@ -93,9 +93,9 @@ def _system_of_csv(table: ClientTable, merged: dict[str, Any]) -> tuple["System"
 def _system_of_config(merged: dict[str, Any], overrides: list[str]) -> tuple["System", Any, list[str]]:
     from fl_lightning.cli import parts
     from fl_lightning.data.sizes import expected_sizes
+    from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.engine.batches import steps_per_epoch
     from fl_lightning.loop import target_weights
-    from fl_lightning.rehearsal import System
 
     settings = parts.environment(merged, overrides)
     loop, notes = settings.loop, []
@@ -121,17 +121,17 @@ def diagnoses(
     merged: dict[str, Any], system: "System", names: list[str], overrides: list[str]
 ) -> tuple[list["Diagnosis"], list[str]]:
     """Return what is known of each algorithm, and the names of those whose objective depends on the data."""
-    from fl_lightning import rehearsal
     from fl_lightning.cli import parts
-    from fl_lightning.diagnosis import diagnose
+    from fl_lightning.diagnosis import dry_run
+    from fl_lightning.diagnosis.objective import diagnose
 
     found, unknown = [], []
     for name, algorithm in parts.algorithms(merged, names, overrides):
-        rounds = rehearsal.typical_rounds(algorithm, system)
+        rounds = dry_run.typical_rounds(algorithm, system)
         if rounds is None:
             unknown.append(name)
         else:
-            found.append(diagnose(name, system.weights, rounds, rehearsal.needs(algorithm, system)))
+            found.append(diagnose(name, system.weights, rounds, dry_run.needs(algorithm, system)))
     return found, unknown
 
 
@@ -179,7 +179,7 @@ def _row(each: "Diagnosis") -> list[str]:
 
 def advice(found: list["Diagnosis"], choice: "Recommendation", label_counts: Any = None) -> list[str]:
     """Return in plain words what is wrong with FedAvg, what to take instead, why, and what it must know."""
-    from fl_lightning.diagnosis import class_shares, distortion
+    from fl_lightning.diagnosis.objective import class_shares, distortion
 
     lines = []
     for each in found:

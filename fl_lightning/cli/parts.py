@@ -15,10 +15,10 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.calibration import Calibration
 from fl_lightning.cli import configs
-from fl_lightning.cli.trust import check_classes, limit_imports
+from fl_lightning.cli.allow_list import check_classes, limit_imports
+from fl_lightning.diagnosis.dry_run import Algorithm
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.protocols import DataSource
-from fl_lightning.rehearsal import Algorithm
 from fl_lightning.solvers import SGD
 
 _ALGORITHM = ("sampling", "aggregator", "solver", "calibration")

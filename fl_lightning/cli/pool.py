@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.cli.orders import Order
+from fl_lightning.cli.jobs import Job
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +22,7 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 class Event:
     """What happened to a run."""
 
-    order: Order
+    job: Job
     kind: str  # started | round | finished | kept | failed
     round_index: int = 0
     num_rounds: int = 0
@@ -32,7 +32,7 @@ class Event:
 
 
 class Pool:
-    """Runs orders in worker processes; a worker that dies fails its run and is replaced.
+    """Runs jobs in worker processes; a worker that dies fails its run and is replaced.
 
     Args:
         num_workers: Processes at the same time.
@@ -48,15 +48,15 @@ class Pool:
         self._processes: set[subprocess.Popen[str]] = set()
         self._stopping = False
 
-    def run(self, orders: Sequence[Order]) -> Iterator[Event]:
-        """Yield what happens, until every order is done."""
-        waiting: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        for order in orders:
-            waiting.put(order)
+    def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
+        """Yield what happens, until every job is done."""
+        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        for job in jobs:
+            waiting.put(job)
         events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         threads = [
             threading.Thread(target=self._serve, args=(waiting, events), daemon=True)
-            for _ in range(min(self.num_workers, len(orders)))
+            for _ in range(min(self.num_workers, len(jobs)))
         ]
         for thread in threads:
             thread.start()
@@ -71,19 +71,19 @@ class Pool:
         finally:
             self._stop()
 
-    def _serve(self, waiting: "queue.SimpleQueue[Order]", events: "queue.SimpleQueue[Event | None]") -> None:
-        """Hand orders to one worker after the other finishes, and pass its events on."""
+    def _serve(self, waiting: "queue.SimpleQueue[Job]", events: "queue.SimpleQueue[Event | None]") -> None:
+        """Hand jobs to one worker after the other finishes, and pass its events on."""
         process: subprocess.Popen[str] | None = None
         try:
             while not self._stopping:
                 try:
-                    order = waiting.get_nowait()
+                    job = waiting.get_nowait()
                 except queue.Empty:
                     break
                 if process is None or process.poll() is not None:
                     process = self._start()
-                events.put(Event(order, "started"))
-                if not self._follow(process, order, events):
+                events.put(Event(job, "started"))
+                if not self._follow(process, job, events):
                     process = None
         finally:
             if process is not None and process.stdin is not None:
@@ -105,17 +105,15 @@ class Pool:
         self._processes.add(process)
         return process
 
-    def _follow(
-        self, process: "subprocess.Popen[str]", order: Order, events: "queue.SimpleQueue[Event | None]"
-    ) -> bool:
-        """Send one order and pass on its events; False when the worker died over it."""
+    def _follow(self, process: "subprocess.Popen[str]", job: Job, events: "queue.SimpleQueue[Event | None]") -> bool:
+        """Send one job and pass on its events; False when the worker died over it."""
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("a worker without pipes")
         try:
-            process.stdin.write(json.dumps(order.to_dict()) + "\n")
+            process.stdin.write(json.dumps(job.to_dict()) + "\n")
             process.stdin.flush()
             for line in process.stdout:
-                event = _event(order, json.loads(line))
+                event = _event(job, json.loads(line))
                 events.put(event)
                 if event.kind != "round":
                     return True
@@ -123,7 +121,7 @@ class Pool:
             process.kill()
         code = process.wait()
         if not self._stopping:
-            events.put(Event(order, "failed", reason=_death(code)))
+            events.put(Event(job, "failed", reason=_death(code)))
         return False
 
     def _stop(self) -> None:
@@ -133,9 +131,9 @@ class Pool:
                 process.kill()
 
 
-def _event(order: Order, message: dict[str, Any]) -> Event:
+def _event(job: Job, message: dict[str, Any]) -> Event:
     return Event(
-        order,
+        job,
         message["event"],
         message.get("round", 0),
         message.get("rounds", 0),

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from fl_lightning.callbacks.checkpoint import checkpoints, load_latest
+from fl_lightning.checkpointing.storage import DamagedFileError, read_checkpoint
 from fl_lightning.cli.configs import ConfigError
-from fl_lightning.storage import DamagedFileError, read_checkpoint
 
 CHECKPOINTS = "checkpoints"  # folder in a run's folder
 

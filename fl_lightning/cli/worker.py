@@ -1,6 +1,6 @@
 """A process that runs federations one after the other for ``fl-lightning compare``.
 
-Importing torch and Lightning takes seconds, so a worker imports once and makes many runs. Orders come in as lines of
+Importing torch and Lightning takes seconds, so a worker imports once and makes many runs. Jobs come in as lines of
 JSON on standard input, events go out as lines of JSON on standard output. When standard input closes, because the
 parent is done or was killed, the worker ends at once: no run goes on without somebody to see it.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fl_lightning.cli import configs
-from fl_lightning.cli.orders import Order
+from fl_lightning.cli.jobs import Job
 
 _SECONDS_BETWEEN_EVENTS = 0.2
 
@@ -44,21 +44,21 @@ def send(answers: TextIO, **event: Any) -> None:
     answers.flush()
 
 
-def execute(order: Order, answers: TextIO) -> str:
+def execute(job: Job, answers: TextIO) -> str:
     """Make one run or go on with it, and return ``kept`` if it was finished already, else ``finished``."""
     from fl_lightning.cli import building  # heavy: torch, lightning
     from fl_lightning.cli.train import split_arguments
 
-    trusted, overrides = split_arguments(order.overrides, "--trust")
-    settings = building.parse(configs.compose(order.configs), [*overrides, "--seed", str(order.seed)], trusted)
-    settings.run_dir = order.run_dir
+    trusted, overrides = split_arguments(job.overrides, "--trust")
+    settings = building.parse(configs.compose(job.configs), [*overrides, "--seed", str(job.seed)], trusted)
+    settings.run_dir = job.run_dir
     if isinstance(settings.fabric.devices, int) and settings.fabric.devices > 1:
         raise configs.ConfigError("compare makes each run in one process: use --fabric.devices 1 and --jobs")
-    labels = {"data": order.data, "algorithm": order.algorithm}
-    run = building.build(settings, f"{order.data}_{order.algorithm}", labels)
+    labels = {"data": job.data, "algorithm": job.algorithm}
+    run = building.build(settings, f"{job.data}_{job.algorithm}", labels)
     run.loop.callbacks.insert(0, Ticker(answers))
-    _sweep(run.run_dir, order.overwrite)
-    return run.execute("never" if order.overwrite else "auto").value
+    _sweep(run.run_dir, job.overwrite)
+    return run.execute("never" if job.overwrite else "auto").value
 
 
 def _sweep(run_dir: Path, overwrite: bool) -> None:
@@ -68,15 +68,15 @@ def _sweep(run_dir: Path, overwrite: bool) -> None:
             shutil.rmtree(run_dir / folder, ignore_errors=True)
 
 
-def serve(order: Order, answers: TextIO) -> None:
+def serve(job: Job, answers: TextIO) -> None:
     """Make one run, with what it prints in a log file, and send what became of it."""
-    log = Path(order.run_dir).parent / f"seed_{order.seed}.log"
+    log = Path(job.run_dir).parent / f"seed_{job.seed}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     try:
-        send(answers, event=execute(order, answers))
+        send(answers, event=execute(job, answers))
     except Exception as error:
         import traceback
 
@@ -87,24 +87,24 @@ def serve(order: Order, answers: TextIO) -> None:
         send(answers, event="failed", reason=text if known else f"{type(error).__name__}: {text}", known=known)
 
 
-def _listen(orders: "queue.SimpleQueue[Order]") -> None:
+def _listen(jobs: "queue.SimpleQueue[Job]") -> None:
     for line in sys.stdin:
-        orders.put(Order(**json.loads(line)))
+        jobs.put(Job(**json.loads(line)))
     os._exit(0)
 
 
 def main() -> None:
-    """Serve orders until standard input closes."""
+    """Serve jobs until standard input closes."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
     import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     while True:
-        serve(orders.get(), answers)
+        serve(jobs.get(), answers)
 
 
 if __name__ == "__main__":

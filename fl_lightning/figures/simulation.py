@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fl_lightning import theory
+from fl_lightning.diagnosis.dry_run import Algorithm
 from fl_lightning.protocols import Channel, Schedule
-from fl_lightning.rehearsal import Algorithm
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.solvers import SGD, Solver
 from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPlan, Vector

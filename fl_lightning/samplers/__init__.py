@@ -3,7 +3,8 @@
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.clustered import ClusteredBySimilarity, ClusteredBySize
 from fl_lightning.samplers.consistent import Consistent, VarianceOptimal, WorkAware
-from fl_lightning.samplers.diversity import DiversityBased
+from fl_lightning.samplers.delta import DiversityBased
+from fl_lightning.samplers.divfl import SubmodularSelection
 from fl_lightning.samplers.drawing import (
     Certain,
     Drawing,
@@ -12,12 +13,11 @@ from fl_lightning.samplers.drawing import (
     WithoutReplacement,
     WithReplacement,
 )
-from fl_lightning.samplers.entropy import EntropyClusters
-from fl_lightning.samplers.heterogeneity import HeterogeneityAware
-from fl_lightning.samplers.losses import PowerOfChoice
-from fl_lightning.samplers.norms import NormProportional
+from fl_lightning.samplers.fedacs import HeterogeneityAware
+from fl_lightning.samplers.hics import EntropyClusters
+from fl_lightning.samplers.optimal import NormProportional
 from fl_lightning.samplers.plain import FullParticipation, Importance, Uniform
-from fl_lightning.samplers.submodular import SubmodularSelection
+from fl_lightning.samplers.power_of_choice import PowerOfChoice
 
 __all__ = [
     "Certain",

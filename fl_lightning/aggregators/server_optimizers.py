@@ -1,0 +1,189 @@
+"""FedAvgM, FedAdam, FedYogi: an optimizer on the server, on top of any aggregator."""
+
+from typing import Any
+
+import torch
+
+from fl_lightning.aggregators.base import Aggregator
+from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+
+
+class ServerOptimizer(Aggregator):
+    """Takes the step of another aggregator for a gradient and makes a step of its own from it (Reddi et al. 2021).
+
+    Override :meth:`initial_moments` and :meth:`transform`. Everything else is left to the other aggregator; so the
+    reported coefficients, and with them the calibration, are about the gradient and not about what is made of it. A
+    round in which nothing arrives is one with a zero gradient: momentum moves the model on.
+
+    Args:
+        aggregator: Makes the gradient.
+        lr: Factor on the step.
+    """
+
+    def __init__(self, aggregator: Aggregator, lr: float) -> None:
+        if not 0 < lr < float("inf"):
+            raise ValueError(f"lr={lr} must be a positive number")
+        self.aggregator, self.lr = aggregator, lr
+
+    def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return what the optimizer remembers before the first round, by name."""
+        raise NotImplementedError
+
+    def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the step, before the factor ``lr``, and replace the moments."""
+        raise NotImplementedError
+
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        """Make room for the moments and for the other aggregator's memory."""
+        self.aggregator.setup(num_clients, weights)
+        self.moments = self.initial_moments(weights)
+
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return those of the other aggregator."""
+        return self.aggregator.coefficients(profiles, cohort)
+
+    def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
+        """Return what the other aggregator returns."""
+        return self.aggregator.start(client, weights)
+
+    def gradient_shift(self, client: int) -> torch.Tensor | None:
+        """Return what the other aggregator returns."""
+        return self.aggregator.gradient_shift(client)
+
+    def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
+        """Return what the other aggregator returns."""
+        return self.aggregator.trains(plan, delivered)
+
+    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        """Return what the other aggregator returns."""
+        return self.aggregator.direction(updates, delivered, plan)
+
+    def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        """Return the step that the optimizer makes of the other aggregator's."""
+        return self.lr * self.transform(self.aggregator.step(weights, updates, delivered, plan), self.moments)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the moments and the other aggregator's memory."""
+        return {"moments": dict(self.moments), "aggregator": self.aggregator.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take them back."""
+        self.moments = {name: value.to(self.moments[name]) for name, value in state["moments"].items()}
+        self.aggregator.load_state_dict(state["aggregator"])
+
+
+def checked_share(name: str, value: float) -> float:
+    """Return a factor of a running mean, which must lie in [0, 1)."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name}={value} must be in [0, 1)")
+    return value
+
+
+def checked_epsilon(epsilon: float) -> float:
+    """Return the constant that keeps a denominator from zero."""
+    if not 0 < epsilon < float("inf"):
+        raise ValueError(f"epsilon={epsilon} must be a positive number")
+    return epsilon
+
+
+class ServerMomentum(ServerOptimizer):
+    r"""Adds up the steps of the rounds with decay (FedAvgM on top of the anonymous mean, Hsu et al. 2019).
+
+    .. math:: v \leftarrow \beta v + g, \qquad X \leftarrow X - \eta_s v
+
+    In the long run the step is :math:`\eta_s / (1-\beta)` times as long as without; ``lr = 1 - momentum`` keeps its
+    length. Omega stays what it is.
+
+    Args:
+        aggregator: Makes the gradient.
+        momentum: beta, in [0, 1).
+        lr: eta_s, factor on the step.
+    """
+
+    def __init__(self, aggregator: Aggregator, momentum: float = 0.9, lr: float = 1.0) -> None:
+        super().__init__(aggregator, lr)
+        self.momentum = checked_share("momentum", momentum)
+
+    def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return a velocity of zero."""
+        return {"velocity": torch.zeros_like(weights)}
+
+    def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the velocity."""
+        moments["velocity"] = self.momentum * moments["velocity"] + gradient
+        return moments["velocity"]
+
+
+class ServerAdam(ServerOptimizer):
+    r"""Divides the mean step by its root mean square (on top of the anonymous mean: FedAdam, Reddi et al. 2021).
+
+    .. math::
+        m \leftarrow \beta_1 m + (1-\beta_1) g, \qquad
+        v \leftarrow \beta_2 v + (1-\beta_2) g^2, \qquad
+        X \leftarrow X - \eta_s \frac{m}{\sqrt v + \epsilon}
+
+    As in the original, the moments are not corrected for their start, which is 0 and :math:`\epsilon^2`. The division
+    is not linear: Omega is the objective of the gradient, and no step length is defined.
+
+    Args:
+        aggregator: Makes the gradient.
+        lr: eta_s, the step of each weight where the gradient is steady.
+        beta1: Memory of the mean, in [0, 1).
+        beta2: Memory of the mean square, in [0, 1).
+        epsilon: Gradients well below this are not amplified further.
+    """
+
+    def __init__(
+        self, aggregator: Aggregator, lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, epsilon: float = 1e-3
+    ) -> None:
+        super().__init__(aggregator, lr)
+        self.beta1, self.beta2 = checked_share("beta1", beta1), checked_share("beta2", beta2)
+        self.epsilon = checked_epsilon(epsilon)
+
+    def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return a mean of zero and a mean square of epsilon squared."""
+        return {"mean": torch.zeros_like(weights), "square": torch.full_like(weights, self.epsilon**2)}
+
+    def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the mean over the root mean square."""
+        moments["mean"] = torch.lerp(gradient, moments["mean"], self.beta1)
+        moments["square"] = torch.lerp(gradient**2, moments["square"], self.beta2)
+        return moments["mean"] / (moments["square"].sqrt() + self.epsilon)
+
+
+class ServerYogi(ServerOptimizer):
+    r"""Is Adam whose denominator changes by a bounded amount (FedYogi on top of the anonymous mean, Reddi et al. 2021).
+
+    .. math::
+        m \leftarrow \beta_1 m + (1-\beta_1) g, \qquad
+        v \leftarrow v - (1-\beta_2) g^2 \operatorname{sign}(v - g^2), \qquad
+        X \leftarrow X - \eta_s \frac{m}{\sqrt v + \epsilon}
+
+    After large gradients the denominator shrinks slowly, so steps do not jump when gradients become rare. What
+    :class:`ServerAdam` says about start and Omega holds here too.
+
+    Args:
+        aggregator: Makes the gradient.
+        lr: eta_s, the step of each weight where the gradient is steady.
+        beta1: Memory of the mean, in [0, 1).
+        beta2: 1 minus the pace of the denominator, in [0, 1).
+        epsilon: Gradients well below this are not amplified further.
+    """
+
+    def __init__(
+        self, aggregator: Aggregator, lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, epsilon: float = 1e-3
+    ) -> None:
+        super().__init__(aggregator, lr)
+        self.beta1, self.beta2 = checked_share("beta1", beta1), checked_share("beta2", beta2)
+        self.epsilon = checked_epsilon(epsilon)
+
+    def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return a mean of zero and a denominator of epsilon squared."""
+        return {"mean": torch.zeros_like(weights), "square": torch.full_like(weights, self.epsilon**2)}
+
+    def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the mean over the root of the denominator."""
+        square, fresh = moments["square"], gradient**2
+        moments["mean"] = torch.lerp(gradient, moments["mean"], self.beta1)
+        moments["square"] = square - (1 - self.beta2) * fresh * torch.sign(square - fresh)
+        return moments["mean"] / (moments["square"].sqrt() + self.epsilon)

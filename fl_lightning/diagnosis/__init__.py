@@ -1,0 +1,1 @@
+"""Which objective an algorithm would really optimise, without training: dry run, table, picture."""

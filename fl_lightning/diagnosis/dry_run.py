@@ -1,0 +1,267 @@
+"""Rounds that are planned but not trained: what a diagnosis looks at.
+
+Samplers that ask clients or learn from uploads are given made-up gradients. Where two made-up worlds lead to different
+objectives, the objective depends on the data and nothing can be said beforehand.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fl_lightning import theory
+from fl_lightning.aggregators import Aggregator
+from fl_lightning.calibration import Calibration
+from fl_lightning.diagnosis.objective import Needs, TypicalRound
+from fl_lightning.protocols import Channel
+from fl_lightning.samplers import Sampler, WithReplacement
+from fl_lightning.solvers import Solver
+from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
+
+_MEMORY_FLOATS = 20_000_000  # for the made-up gradients
+_WORLD_ROUNDS, _WORLD_CLIENTS = 16, 200
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The parts that make an algorithm."""
+
+    sampling: Any  # a fl_lightning.protocols.Sampling around a sampler
+    aggregator: Aggregator
+    solver: Solver
+    calibration: Calibration
+
+
+@dataclass(frozen=True)
+class System:
+    """The clients and their conditions in typical rounds."""
+
+    weights: Vector  # w, (M,)
+    conditions: Sequence[Conditions]  # one entry for each round
+    channel: Channel
+    lr: float
+
+
+class ImaginedProbe:
+    """Answers a sampler's questions with made-up gradients of unequal length, and counts what the answers cost."""
+
+    def __init__(self, gradients: torch.Tensor, profiles: Profiles, losses: Vector) -> None:
+        self._gradients, self._profiles, self._losses = gradients, profiles, losses
+        self.num_steps = 0
+        self.trained: set[int] = set()
+
+    def losses(self, clients: IntVector) -> Vector:
+        """Return made-up losses; a forward pass is charged as a third of a step."""
+        self.num_steps += -(-len(clients) // 3)
+        return self._losses[clients]
+
+    def gradients(self, clients: IntVector) -> torch.Tensor:
+        """Return made-up gradients."""
+        self.num_steps += len(clients)
+        return self._gradients[torch.from_numpy(clients)]
+
+    def updates(self, clients: IntVector) -> Updates:
+        """Return made-up updates: A times the gradient."""
+        if not self.trained.issuperset(clients.tolist()):
+            self.num_steps += int(self._profiles.num_steps[clients].sum())
+            self.trained.update(clients.tolist())
+        return _updates(clients, self._gradients, self._profiles, self._losses)
+
+
+def dry_run(
+    algorithm: Algorithm, system: System, world: int = 0, num_rounds: int | None = None, learn: bool = False
+) -> list[TypicalRound]:
+    """Plan rounds one after the other and answer the sampler's questions from a made-up world of gradients.
+
+    Args:
+        algorithm: Its parts; they are left as they are.
+        system: The clients.
+        world: Which made-up gradients.
+        num_rounds: How many rounds; all that the system has by default.
+        learn: Let the sampler learn from made-up uploads.
+    """
+    parts = copy.deepcopy(algorithm)
+    parts.sampling.start(lambda: _forecast(parts, system, system.lr))
+    gradients, losses = _world(len(system.weights), world) if asks_or_learns(parts) else (torch.empty(0), np.empty(0))
+    rounds = []
+    for index, conditions in enumerate(system.conditions[:num_rounds], start=1):
+        probe = ImaginedProbe(gradients, _profiles(parts, system, conditions, system.lr), losses)
+        plan = _plan(parts, system, index, conditions, probe)
+        rounds.append(_typical(plan, probe, system.lr, _inclusion(parts.sampling, plan.cohort)))
+        if learn:
+            delivered = system.channel.configure_delivery(plan, seed=0)
+            updates = _updates(np.flatnonzero(delivered), gradients, plan.profiles, losses)
+            parts.sampling.on_round_end(loop=None, result=RoundResult(plan, delivered, updates, {}, 0.0))
+    return rounds
+
+
+def typical_rounds(algorithm: Algorithm, system: System) -> list[TypicalRound] | None:
+    """Return typical rounds of an algorithm; None where two made-up worlds lead to two objectives."""
+    if not asks_or_learns(algorithm):
+        return dry_run(algorithm, system)
+    few = _excerpt(system, max(_WORLD_CLIENTS, 4 * algorithm.sampling.num_draws(len(system.weights))))
+    naive = dry_run(algorithm, few, 1, _WORLD_ROUNDS)
+    first, second = (dry_run(algorithm, few, world, _WORLD_ROUNDS, learn=True) for world in (1, 2))
+    if np.abs(_mean_objective(first) - _mean_objective(second)).sum() > 1e-6:
+        return None
+    learned = any(not np.allclose(a.probabilities, b.probabilities) for a, b in zip(naive, first, strict=True))
+    return dry_run(algorithm, system, learn=learned)
+
+
+def _excerpt(system: System, num_clients: int) -> System:
+    """Return a system of some of the clients: what a sampler does with data it does with few clients as well."""
+    if num_clients >= len(system.weights):
+        return system
+    chosen = np.linspace(0, len(system.weights) - 1, num_clients).astype(np.int64)
+    weights = system.weights[chosen]
+    if not weights.sum() > 0:
+        return system
+    conditions = [Conditions(each.num_steps[chosen], each.failure_rates[chosen]) for each in system.conditions]
+    return replace(system, weights=weights / weights.sum(), conditions=conditions)
+
+
+def _mean_objective(rounds: list[TypicalRound]) -> Vector:
+    amounts = [theory.contribution(r.probabilities, r.failure_rates, r.coefficients, r.accumulation) for r in rounds]
+    return np.asarray(np.mean([theory.effective_weights(each) for each in amounts], axis=0))
+
+
+def asks_or_learns(algorithm: Algorithm) -> bool:
+    """Return whether the sampler may ask clients or learn from uploads, as far as its class tells."""
+    kind = type(algorithm.sampling.sampler)
+    return kind.observe is not Sampler.observe or kind.prepare is not Sampler.prepare
+
+
+def _world(num_clients: int, world: int) -> tuple[torch.Tensor, Vector]:
+    """Return gradients and losses. World 0: all gradients equally long; 1: very unequal; 2: nearly the same vector."""
+    rng = np.random.default_rng(world)
+    dimension = int(np.clip(_MEMORY_FLOATS // num_clients, 16, 120))
+    rows = rng.standard_normal((num_clients, dimension))
+    if world == 0:
+        rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    elif world == 1:
+        rows = rows * rng.lognormal(sigma=1.0, size=(num_clients, 1))
+    else:
+        rows = rng.standard_normal(dimension) + 0.05 * rows
+    return torch.from_numpy(rows).float(), rng.random(num_clients)
+
+
+def _updates(clients: IntVector, gradients: torch.Tensor, profiles: Profiles, losses: Vector) -> Updates:
+    rows = torch.from_numpy(clients)
+    accumulation = torch.from_numpy(profiles.accumulation[clients]).to(gradients)
+    deltas = gradients[rows] * accumulation[:, None]
+    return Updates(clients, deltas, deltas.new_empty((len(clients), 0)), profiles.num_steps[clients], losses[clients])
+
+
+def _profiles(parts: Algorithm, system: System, conditions: Conditions, lr: float) -> Profiles:
+    accumulation = parts.solver.accumulation(conditions.num_steps, lr)
+    return Profiles(system.weights, conditions.num_steps, conditions.failure_rates, accumulation)
+
+
+def _forecast(parts: Algorithm, system: System, lr: float) -> Iterator[Profiles]:
+    for conditions in system.conditions:
+        yield _profiles(parts, system, conditions, lr)
+
+
+def _plan(parts: Algorithm, system: System, index: int, conditions: Conditions, probe: ImaginedProbe) -> RoundPlan:
+    def planned(lr: float, profiles: Profiles, cohort: Cohort) -> RoundPlan:
+        return RoundPlan(index, profiles, cohort, parts.aggregator.coefficients(profiles, cohort), lr)
+
+    def plan_at(lr: float) -> RoundPlan:
+        profiles = _profiles(parts, system, conditions, lr)
+        return planned(lr, profiles, parts.sampling.configure_cohort(index, profiles, probe, seed=0))
+
+    def forecast_at(lr: float) -> Iterator[RoundPlan]:
+        for profiles in _forecast(parts, system, lr):
+            yield planned(lr, profiles, parts.sampling.expected_cohort(profiles))
+
+    return parts.calibration(system.lr, plan_at, forecast_at, parts.solver.depends_on_learning_rate)
+
+
+def _inclusion(sampling: Any, cohort: Cohort) -> Vector:
+    """Return the probability that a client trains at all; draws that are not independent avoid to repeat themselves."""
+    drawing = sampling.drawing or sampling.sampler.drawing
+    independent = isinstance(drawing, WithReplacement) and type(sampling.sampler).draw is Sampler.draw
+    if independent:
+        return 1 - (1 - cohort.probabilities) ** cohort.num_draws
+    return np.minimum(1.0, cohort.num_draws * cohort.probabilities)
+
+
+def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector) -> TypicalRound:
+    profiles, cohort = plan.profiles, plan.cohort
+    steps = profiles.num_steps.astype(np.float64)
+    trained = sorted(probe.trained)
+    reused = float(inclusion[trained] @ steps[trained])
+    return TypicalRound(
+        steps,
+        profiles.failure_rates,
+        profiles.accumulation,
+        cohort.probabilities,
+        plan.coefficients,
+        plan.learning_rate * plan.server_scale / lr,
+        cohort.num_draws,
+        float(inclusion @ steps),
+        probe.num_steps - reused,
+    )
+
+
+def needs(algorithm: Algorithm, system: System) -> Needs:
+    """Return what the algorithm must know, found by changing q and the work and seeing what follows.
+
+    So it holds for parts that are not ours as well. A common factor on all clients is a step length and tells nothing.
+    """
+    conditions = system.conditions[0]
+    tilt = np.linspace(0.9, 0.4, len(system.weights))
+    links = replace(conditions, failure_rates=conditions.failure_rates * tilt + 0.3 * (1 - tilt))
+    work = replace(conditions, num_steps=conditions.num_steps + 1 + np.arange(len(tilt)) % 7)
+    base = _laws(algorithm, system, conditions)
+    by_links, by_work = _laws(algorithm, system, links), _laws(algorithm, system, work)
+    before: list[str] = []
+    with_upload: list[str] = []
+    for name, other in (("q", by_links), ("work", by_work)):
+        if _differ(base[0], other[0]) or _differ(base[1], other[1]):
+            before.append(name)
+    if dry_run(algorithm, system, num_rounds=1)[0].questions:
+        before = [*(name for name in before if name != "work"), "answers"]
+    aggregator = algorithm.aggregator
+    while hasattr(aggregator, "aggregator"):  # a server optimizer around another aggregator
+        aggregator = aggregator.aggregator
+    memory = _memory(aggregator)
+    if not memory:
+        with_upload = [n for n, other in (("q", by_links), ("work", by_work)) if _differ(base[2], other[2])]
+        if "q" in with_upload or (not with_upload and _differ(base[2], np.ones(len(tilt)))):
+            with_upload.append("name")
+    if not memory and aggregator is not algorithm.aggregator:
+        memory = "server moments"
+    return Needs(tuple(before), tuple(with_upload), memory)
+
+
+def _laws(algorithm: Algorithm, system: System, conditions: Conditions) -> tuple[Vector, Vector, Vector]:
+    """Return p, the factors of the drawn clients and those of the aggregator, before anything was learned."""
+    parts = copy.deepcopy(algorithm)
+    profiles = _profiles(parts, system, conditions, system.lr)
+    parts.sampling.start(lambda: iter([profiles]))
+    cohort = parts.sampling.expected_cohort(profiles)
+    coefficients = parts.aggregator.coefficients(profiles, cohort)
+    scaled = cohort.coefficients > 0
+    own = np.divide(coefficients, cohort.coefficients, out=np.zeros_like(coefficients), where=scaled)
+    return cohort.probabilities, cohort.coefficients, own
+
+
+def _differ(first: Vector, second: Vector) -> bool:
+    if not (first.any() and second.any()):
+        return False
+    return not np.allclose(first / np.abs(first).sum(), second / np.abs(second).sum(), rtol=1e-9, atol=1e-14)
+
+
+def _memory(aggregator: Aggregator) -> str:
+    kind = type(aggregator)
+    if kind.setup is Aggregator.setup:
+        return ""
+    if kind.start is not Aggregator.start:
+        return "client models"
+    if kind.gradient_shift is not Aggregator.gradient_shift:
+        return "client vectors, ACK"
+    return "names, memory"

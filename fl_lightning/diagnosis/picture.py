@@ -1,0 +1,123 @@
+"""The picture of a diagnosis: the objective of each algorithm beside the one that was asked for."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fl_lightning.diagnosis.objective import Diagnosis
+from fl_lightning.figures.style import BLUE, INK, MUTED, ORANGE, RULE, bare
+from fl_lightning.types import IntVector, Vector
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MAX_BARS, _MAX_PANELS = 60, 9
+
+
+def diagnosis_figure(
+    diagnoses: Sequence[Diagnosis], num_steps: Vector, failure_rates: Vector, recommended: str = ""
+) -> "Figure":
+    """Draw Omega (bars) against w (line) for each distinct objective; above them who the clients are.
+
+    Algorithms with the same objective share a panel. Blue bars are shares above what was asked for, orange ones below.
+    Many clients are grouped by how much of them is heard.
+
+    Args:
+        diagnoses: What is known of each algorithm; the first decides the order of many clients.
+        num_steps: T of each client, on average, (M,).
+        failure_rates: q of each client, on average, (M,).
+        recommended: Name to mark.
+    """
+    from matplotlib.figure import Figure  # imported here: costs half a second
+    from matplotlib.ticker import MaxNLocator
+
+    groups = same_objective(diagnoses)[:_MAX_PANELS]
+    bars = _bars(diagnoses[0])
+    many = len(diagnoses[0].weights) > _MAX_BARS
+    figure = Figure(figsize=(float(np.clip(3.0 + 0.3 * len(bars), 7.5, 11)), 1.9 + 1.22 * len(groups)), dpi=130)
+    figure.set_layout_engine("constrained")
+    panels = figure.subplots(len(groups) + 1, 1, sharex=True, height_ratios=[0.9, *[1.0] * len(groups)])
+    _draw_clients(panels[0], *(np.array([column[bar].mean() for bar in bars]) for column in (num_steps, failure_rates)))
+    shares = [
+        [np.array([column[bar].sum() for bar in bars]) for column in (group[0].weights, group[0].effective_weights)]
+        for group in groups
+    ]
+    top = 1.12 * max(float(np.max(pair)) for pair in shares)
+    for axes, group, (weights, omega) in zip(panels[1:], groups, shares, strict=True):
+        _draw_objective(axes, weights, omega, top)
+        _name(axes, group, recommended)
+    panels[1].annotate(
+        "line: the share that was asked for   bars: the share that is optimised",
+        (0.995, 0.95),
+        xycoords="axes fraction",
+        ha="right",
+        va="top",
+        fontsize=8,
+        color=MUTED,
+    )
+    panels[-1].xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
+    many_label = f"{len(bars)} groups of {len(bars[0])} clients, from the least to the most heard"
+    panels[-1].set_xlabel(many_label if many else "client", color=MUTED, fontsize=9)
+    return figure
+
+
+def _bars(first: Diagnosis) -> list[IntVector]:
+    """Return the clients behind each bar: one, or where there are many an equal number, the least heard first."""
+    num_clients = len(first.weights)
+    if num_clients <= _MAX_BARS:
+        return list(np.arange(num_clients)[:, None])
+    return np.array_split(np.argsort(first.ratios, kind="stable"), _MAX_BARS // 2)
+
+
+def same_objective(diagnoses: Sequence[Diagnosis]) -> list[list[Diagnosis]]:
+    """Group the diagnoses whose objectives agree, the most faithful group first."""
+    groups: list[list[Diagnosis]] = []
+    for each in sorted(diagnoses, key=lambda one: one.distance):
+        for group in groups:
+            if np.abs(group[0].effective_weights - each.effective_weights).sum() < 0.02:
+                group.append(each)
+                break
+        else:
+            groups.append([each])
+    return groups
+
+
+def _draw_clients(axes: "Axes", num_steps: Vector, failure_rates: Vector) -> None:
+    clients = np.arange(len(num_steps))
+    axes.bar(clients, num_steps, width=0.72, color=RULE)
+    axes.set_ylim(0, float(num_steps.max()) * 1.15)
+    axes.set_ylabel("local steps", color=MUTED, fontsize=8)
+    bare(axes)
+    right = axes.twinx()
+    right.plot(clients, failure_rates, "o", color=INK, markersize=3.2)
+    right.set_ylim(0, max(0.05, float(failure_rates.max()) * 1.25))
+    right.set_ylabel("• failure rate", color=INK, fontsize=8)
+    bare(right)
+    title = "the clients: how much they compute, and how often their upload is lost"
+    axes.set_title(title, loc="left", fontsize=9.5, color=INK)
+
+
+def _draw_objective(axes: "Axes", weights: Vector, omega: Vector, top: float) -> None:
+    clients = np.arange(len(weights))
+    fair = np.abs(omega - weights) <= 0.02 * weights
+    colours = np.where(fair, "#8fa3b5", np.where(omega > weights, BLUE, ORANGE))
+    axes.bar(clients, omega, width=0.72, color=colours.tolist())
+    axes.step(np.r_[-0.5, clients + 0.5], np.r_[weights[:1], weights], where="pre", color=INK, linewidth=1.3)
+    axes.set_ylim(0, top)
+    axes.set_xlim(-0.8, len(weights) - 0.2)
+    axes.locator_params(axis="y", nbins=3)
+    bare(axes)
+
+
+def _name(axes: "Axes", group: list[Diagnosis], recommended: str) -> None:
+    names = ", ".join(f"{each.name} ★" if each.name == recommended else each.name for each in group)
+    axes.set_title(_shortened(names, 92), loc="left", fontsize=9.5, color=INK, fontweight="bold")
+    fair = group[0].consistent
+    verdict = "as asked for" if fair else f"{100 * group[0].distance / 2:.0f} % of the weight misplaced"
+    axes.set_title(verdict, loc="right", fontsize=9, color="#2f7d4f" if fair else "#a84a00")
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: text.rindex(", ", 0, width)] + ", ..."

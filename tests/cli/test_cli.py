@@ -1,0 +1,194 @@
+"""The command line as a user types it: one line for each mistake, and the files that were promised."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fl_lightning.callbacks.recorder import COLUMNS, read_metrics
+from fl_lightning.cli import configs
+from fl_lightning.cli.main import main
+from fl_lightning.module import FederatedModule
+from fl_lightning.networks import DigitsNet
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ["--logger", "none", "--loop.rounds", "2"]
+
+
+def train(*arguments, run_dir):
+    return main(["train", *arguments, *QUICK, "--run_dir", str(run_dir)])
+
+
+def test_help_answers_without_torch():
+    code = (
+        "import sys; from fl_lightning.cli.main import main; main(['train', '--help']); main(['--help']);"
+        "sys.exit(int(any(name in sys.modules for name in ('torch', 'lightning', 'numpy', 'wandb'))))"
+    )
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "digits" in done.stdout
+    assert "fedacs" in done.stdout
+    assert time.perf_counter() - began < 5  # generous: the machine may be busy; what counts is that torch is not there
+
+
+def test_a_run_leaves_the_promised_files(tmp_path, capsys):
+    assert train("--config", "digits_fedacs.yaml", run_dir=tmp_path) == 0
+    assert "final accuracy" in capsys.readouterr().out
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert set(COLUMNS) <= set(rows[0])
+    assert [row["round"] for row in rows] == ["1", "2"]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    wanted = "final_accuracy best_accuracy target_accuracy rounds_to_target local_steps_to_target versions seconds"
+    assert {*wanted.split(), "computation_time_to_target", "per_class_accuracy"} <= set(summary)
+    assert summary["final_accuracy"] == pytest.approx(float(rows[-1]["test_accuracy"]))
+    assert len(summary["per_class_accuracy"]) == 10
+    with (tmp_path / "clients.csv").open() as file:
+        clients = list(csv.DictReader(file))
+    assert len(clients) == 20
+    assert sum(float(row["weight"]) for row in clients) == pytest.approx(1)
+    assert sum(float(row["draws"]) for row in clients) == 12  # K = 6 in each of two rounds
+
+
+def test_the_weights_load_in_a_plain_lightning_project(tmp_path):
+    train("--config", "digits_fedacs.yaml", run_dir=tmp_path)
+    module = FederatedModule.load_from_checkpoint(tmp_path / "model.ckpt", network=DigitsNet(), weights_only=True)
+    stored = torch.load(tmp_path / "model.ckpt", weights_only=True)["state_dict"]
+    for name, value in module.network.state_dict().items():
+        assert torch.equal(value, stored[f"network.{name}"])
+
+
+def test_the_stored_config_reproduces_the_run(tmp_path):
+    train("--config", "digits_fedavg.yaml", "--seed", "3", run_dir=tmp_path / "a")
+    again = ["--config", str(tmp_path / "a" / "config.yaml"), "--run_dir", str(tmp_path / "b")]
+    assert main(["train", *again]) == 0
+    timed = {"wall_time", "training_seconds"}
+    left, right = (read_metrics(tmp_path / run / "metrics.csv") for run in "ab")
+    strip = [[{k: v for k, v in row.items() if k not in timed} for row in rows] for rows in (left, right)]
+    assert strip[0] == strip[1]
+
+
+@pytest.mark.parametrize("algorithm", configs.names("algorithms"))
+def test_every_config_loads(algorithm):
+    from fl_lightning.cli import building
+
+    for data in configs.names("data"):
+        settings = building.parse(configs.compose([f"{data}_{algorithm}.yaml"]), [])
+        assert settings.loop.rounds >= 1
+
+
+@pytest.mark.parametrize("algorithm", configs.names("algorithms"))
+def test_every_algorithm_runs_on_digits_and_the_toy(algorithm, tmp_path):
+    assert train("--config", f"digits_{algorithm}.yaml", run_dir=tmp_path / "digits") == 0
+    assert train("--config", f"toy_{algorithm}.yaml", run_dir=tmp_path / "toy") == 0
+    assert "distance" in read_metrics(tmp_path / "toy" / "metrics.csv")[-1]
+
+
+def test_no_setting_is_written_twice():
+    def leaves(tree, path=()):
+        if isinstance(tree, dict):
+            for key, value in tree.items():
+                yield from leaves(value, (*path, key))
+        else:
+            yield path, tree
+
+    base = dict(leaves(configs.read(configs.FOLDER / "base.yaml")))
+    for kind in ("data", "algorithms"):
+        for name in configs.names(kind):
+            file = configs.FOLDER / kind / f"{name}.yaml"
+            repeated = [
+                path for path, value in leaves(configs.read(file)) if base.get(path) == value and value is not None
+            ]
+            assert not repeated, f"{file.name} repeats {repeated} of base.yaml"
+
+
+def test_several_configs_and_overrides_come_in_order(capsys):
+    arguments = ["--config", "mnist.yaml", "--config", "fedavg.yaml", "--loop.lr", "0.5", "--print_config"]
+    assert main(["train", *arguments]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["loop"]["lr"] == 0.5
+    assert printed["loop"]["batch_size"] == 512
+    assert printed["loop"]["sampling"]["init_args"]["sampler"]["class_path"].endswith("Importance")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config", "nothing.yaml"], "neither a file nor a shipped config"),
+        (["--config"], "--config needs"),
+        (["--loop.round", "3"], "loop.round"),
+        (["--loop.rounds", "three"], "three"),
+        (["--loop.rounds", "-1"], "rounds=-1 must be at least 1"),
+        (["--loop.lr", "nan"], "nan"),
+        (["--loop.lr", ".nan"], "lr=nan"),
+        (["--seed", "-1"], "seed=-1"),
+        (["--loop.sampling.clients_per_round", "0"], "clients_per_round=0"),
+        (["--loop.schedule.groups", "null", "--loop.schedule.num_steps", "0", "--loop.schedule.failure_rates", "0.1"],
+         "num_steps=0"),
+        (["--loop.schedule.groups", "null", "--loop.schedule.num_steps", "2", "--loop.schedule.failure_rates", "1.0"],
+         "must be in [0, 1)"),
+        (["--loop.schedule.groups", "null", "--loop.schedule.trace", "gone.csv"], "gone.csv does not exist"),
+        (["--data.partition.num_clients", "2000"], "client"),
+        (["--loop.sampling.sampler", "fl_lightning.samplers.Nothing"], "Nothing"),
+        (["--loop.weights", "[1, 2]"], "2 entries, but there are 20 clients"),
+        (["--target_accuracy", "7"], "target_accuracy=7"),
+        (["--logger", "paper"], "logger"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)  # fmt: skip
+def test_each_mistake_gets_one_line_and_exit_code_2(arguments, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FL_LIGHTNING_TRACEBACK", raising=False)
+    assert main(["train", "--logger", "none", *arguments]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert error.startswith("fl-lightning: error: ")
+    assert len(error.splitlines()) == 1
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("loop: {rounds: 3, rounds: 4}", "stands twice"),
+        ("loop: [", "not valid YAML"),
+        ("- 1", "must be a table of keys"),
+        ("lop: {rounds: 3}", "lop"),
+        ("model: {class_path: fl_lightning.networks.DigitsNet}", "DigitsNet"),
+    ],
+)
+def test_bad_files_get_one_line(text, message, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(text)
+    assert (
+        main(["train", "--config", "digits_fedacs.yaml", "--config", str(tmp_path / "mine.yaml"), "--logger=none"]) == 2
+    )
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_unknown_commands_are_named(capsys):
+    assert main(["dance"]) == 2
+    assert "dance" in capsys.readouterr().err
+
+
+def test_from_another_folder_by_script(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "train.py"), "--config", "toy_fedavg.yaml", *QUICK]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "toy_fedavg" / "seed_0" / "summary.json").is_file()
+
+
+def test_partition_can_be_looked_at(tmp_path, capsys):
+    assert main(["data", "show", "--config", "digits_fedavg.yaml", "--picture", str(tmp_path / "p.png")]) == 0
+    assert (tmp_path / "p.png").stat().st_size > 10_000
+    assert "client" in capsys.readouterr().out

@@ -1,0 +1,155 @@
+"""Typical rounds of real parts: what is predicted, what depends on the data, what must be known."""
+
+import numpy as np
+import pytest
+
+from fl_lightning import theory
+from fl_lightning.aggregators import AnonymousMean, ControlVariates, NormalizedMean
+from fl_lightning.calibration import Calibration
+from fl_lightning.callbacks import ChannelFailures, SamplerSelection
+from fl_lightning.cli import configs, parts
+from fl_lightning.diagnosis.dry_run import Algorithm, System, dry_run, needs, typical_rounds
+from fl_lightning.diagnosis.objective import diagnose
+from fl_lightning.samplers import HeterogeneityAware, Importance, NormProportional, PowerOfChoice, Sampler
+from fl_lightning.solvers import SGD
+from fl_lightning.types import Conditions
+
+T = np.array([1, 3, 5, 10, 20, 30])
+Q = np.array([0.45, 0.4, 0.3, 0.2, 0.1, 0.0])
+W = np.array([0.1, 0.2, 0.15, 0.25, 0.1, 0.2])
+STATIC = System(W, [Conditions(T, Q)] * 16, ChannelFailures(), 0.01)
+
+
+def algorithm(sampler, aggregator=None, solver=None, calibration=None) -> Algorithm:
+    parts = (aggregator or AnonymousMean(), solver or SGD(), calibration or Calibration())
+    return Algorithm(SamplerSelection(sampler, 3), *parts)
+
+
+def dynamic(num_rounds=64, seed=0) -> System:
+    rng = np.random.default_rng(seed)
+    conditions = [
+        Conditions(
+            rng.integers([1] * 3 + [20] * 3, [11] * 3 + [31] * 3),
+            rng.uniform([0.4] * 3 + [0] * 3, [0.5] * 3 + [0.1] * 3),
+        )
+        for _ in range(num_rounds)
+    ]
+    return System(W, conditions, ChannelFailures(), 0.01)
+
+
+# Spec: theory of each rule, in units of w (1-q) A and so on; written out here independently of the parts.
+STATED = {
+    "fedavg": W * (1 - Q) * T,
+    "uniform": W * (1 - Q) * T,
+    "full": W * (1 - Q) * T,
+    "os": W * (1 - Q) * T,
+    "delta": W * (1 - Q) * T,
+    "clustered": W * (1 - Q) * T,
+    "cafedavg": W * T,
+    "fedvarp": W * T,
+    "fedau": W * T,
+    "mifa": W * T,
+    "fedstale": W * T,
+    "fednova": W * (1 - Q),
+    "fedacs": W,
+    "cafednova": W,
+    "scaffold": W,
+    "varianceoptimal": W,
+    "workaware": W,
+}
+
+
+def test_shipped_algorithms_are_diagnosed_as_stated():
+    merged = configs.compose([])
+    for name, made in parts.algorithms(merged, [n for n in STATED if n in configs.names("algorithms")], []):
+        result = diagnose(name, W, typical_rounds(made, STATIC))
+        np.testing.assert_allclose(result.effective_weights, STATED[name] / STATED[name].sum(), atol=1e-6, err_msg=name)
+
+
+def test_greedy_selection_depends_on_the_data():
+    for name, made in parts.algorithms(configs.compose([]), ["divfl", "hics", "powerofchoice"], []):
+        assert typical_rounds(made, STATIC) is None, name
+
+
+def test_norms_that_are_not_undone_depend_on_the_data():
+    assert typical_rounds(algorithm(NormProportional(reweight=False)), STATIC) is None
+    assert typical_rounds(algorithm(NormProportional()), STATIC) is not None
+
+
+def test_fedacs_keeps_the_objective_in_every_round_of_a_dynamic_system():
+    for each in dry_run(algorithm(HeterogeneityAware()), dynamic()):
+        amounts = theory.contribution(each.probabilities, each.failure_rates, each.coefficients, each.accumulation)
+        np.testing.assert_allclose(theory.effective_weights(amounts), W)
+
+
+def test_mean_knowledge_is_consistent_over_rounds_but_not_in_one():
+    result = diagnose(
+        "mean", W, dry_run(algorithm(HeterogeneityAware("mean"), calibration=Calibration("none")), dynamic())
+    )
+    assert result.distance < 0.02
+    assert result.round_chi_square > 0.05
+
+
+def test_expected_work_counts_a_client_that_is_drawn_twice_once():
+    (each, *_) = dry_run(algorithm(Importance()), STATIC)
+    counts = np.random.default_rng(0).multinomial(3, W, size=200_000)
+    assert each.work == pytest.approx(((counts > 0) @ T).mean(), rel=0.01)
+
+
+def test_work_of_clients_that_are_asked_is_charged():
+    (each, *_) = dry_run(algorithm(NormProportional("exact")), STATIC)
+    assert each.work + each.questions == pytest.approx(T.sum())
+    (each, *_) = dry_run(algorithm(NormProportional("first_gradient")), STATIC)
+    assert each.questions == len(W)
+
+
+def test_a_dry_run_leaves_the_parts_as_they_are():
+    made = algorithm(PowerOfChoice())
+    dry_run(made, STATIC, learn=True)
+    assert not len(made.sampling.sampler._selected)
+
+
+def test_estimated_knowledge_is_learned_from_made_up_uploads():
+    made = algorithm(HeterogeneityAware("estimated"))
+    system = System(W, STATIC.conditions * 40, STATIC.channel, 0.01)
+    first, last = (
+        diagnose("x", W, part)
+        for part in (dry_run(made, system, learn=True)[:5], dry_run(made, system, learn=True)[-300:])
+    )
+    assert last.distance < first.distance / 2
+
+
+@pytest.mark.parametrize(
+    ("made", "before", "with_upload", "has_memory"),
+    [
+        (algorithm(Importance()), (), (), False),
+        (algorithm(HeterogeneityAware()), ("q", "work"), (), False),
+        (algorithm(Importance(), NormalizedMean()), (), ("work",), False),
+        (algorithm(Importance(), ControlVariates()), (), (), True),
+        (algorithm(NormProportional()), ("answers",), (), False),
+    ],
+)
+def test_what_must_be_known_is_found_from_the_parts(made, before, with_upload, has_memory):
+    found = needs(made, STATIC)
+    assert (found.before_draw, found.with_upload, bool(found.memory)) == (before, with_upload, has_memory)
+
+
+class LinksOnly(Sampler):
+    """A sampler of a user's own."""
+
+    def probabilities(self, profiles, num_draws):
+        law = profiles.weights / (1 - profiles.failure_rates)
+        return law / law.sum()
+
+
+def test_parts_of_a_users_own_are_diagnosed_too():
+    made = algorithm(LinksOnly())
+    assert needs(made, STATIC).before_draw == ("q",)
+    result = diagnose("own", W, typical_rounds(made, STATIC))
+    np.testing.assert_allclose(result.effective_weights, W * T / (W @ T))
+
+
+def test_names_and_q_are_needed_by_communication_aware_aggregation():
+    for name, made in parts.algorithms(configs.compose([]), ["cafedavg", "cafednova"], []):
+        wanted = ("q", "name") if name == "cafedavg" else ("q", "work", "name")
+        assert needs(made, STATIC).with_upload == wanted
