@@ -3,7 +3,6 @@
 import time
 import tracemalloc
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 
 from fl_lightning import theory

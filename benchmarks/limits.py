@@ -3,7 +3,6 @@
 import argparse
 import time
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import torch
 from torch.nn import functional
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule

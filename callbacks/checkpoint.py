@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import refuse_trainer

@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 

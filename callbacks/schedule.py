@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 

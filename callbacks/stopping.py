@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.types import RoundResult

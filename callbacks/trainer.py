@@ -2,7 +2,6 @@
 
 import os
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 

@@ -1,16 +1,14 @@
 """Federate a LightningModule and a LightningDataModule that know nothing of federated learning."""
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule
-from sklearn.datasets import load_digits
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset, random_split
-
 from fl_lightning import FederatedLoop
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, RoundProgress, SamplerSelection
 from fl_lightning.data import Dirichlet, FromDataModule
 from fl_lightning.samplers import HeterogeneityAware
+from lightning.pytorch import LightningDataModule, LightningModule
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
 
 
 class Classifier(LightningModule):  # yours

@@ -1,12 +1,10 @@
 """Why FedAvg optimises the wrong objective when clients differ, and FedACS the right one. Cells as in a notebook."""
 
 # %% A federation: ten slow clients on bad links (digits 0 to 4), ten fast ones on good links (digits 5 to 9)
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from pathlib import Path
 
 import numpy as np
 import torch
-
 from fl_lightning import FederatedLoop, FederatedModule, theory
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data import Digits, OneClassPerClient

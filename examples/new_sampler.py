@@ -1,7 +1,6 @@
 """A sampler of your own: one method. From a config: ``--loop.sampling.sampler examples.new_sampler.SquareRoot``."""
 
 import numpy as np
-
 from fl_lightning.samplers import Sampler
 
 

@@ -1,17 +1,15 @@
 """Your own Fabric loop with our schedule, sampling and channel: call the ``configure_*`` hooks, use what they give."""
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import copy
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
-from torch import nn
-
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data import Digits, OneClassPerClient
 from fl_lightning.samplers import HeterogeneityAware
 from fl_lightning.types import Profiles, RoundPlan
+from lightning.fabric import Fabric
+from torch import nn
 
 
 def main(rounds=100, lr=0.1, seed=0):

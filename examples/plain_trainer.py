@@ -1,14 +1,12 @@
 """Our callbacks in a plain Trainer: one device that computes a varying number of steps and loses some epochs."""
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import torch
-from lightning.pytorch import Trainer, seed_everything
-from torch.utils.data import DataLoader, TensorDataset
-
 from fl_lightning import FederatedModule
 from fl_lightning.callbacks import ChannelFailures, ComputationTime, Group, HeterogeneitySchedule
 from fl_lightning.data import IID, Digits
 from fl_lightning.networks import DigitsNet
+from lightning.pytorch import Trainer, seed_everything
+from torch.utils.data import DataLoader, TensorDataset
 
 
 def main(epochs=20, folder="runs/plain_trainer"):

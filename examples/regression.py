@@ -1,16 +1,14 @@
 """A regression with dict batches: the loop never looks inside a batch."""
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 import torch
-from lightning.pytorch import LightningModule
-from sklearn.datasets import load_diabetes
-from torch import nn
-
 from fl_lightning import FederatedLoop
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, Ramp, SamplerSelection
 from fl_lightning.data import TensorFederation
 from fl_lightning.samplers import HeterogeneityAware, Importance
+from lightning.pytorch import LightningModule
+from sklearn.datasets import load_diabetes
+from torch import nn
 
 
 class Regression(LightningModule):

@@ -3,9 +3,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fl_lightning import _torchvision
+
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
     from fl_lightning.module import FederatedModule
+
+_torchvision.install()  # here, because every import of the package passes here
 
 __version__ = "0.1.0"
 __all__ = ["FederatedLoop", "FederatedModule"]

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 import torch
 from lightning.fabric import Fabric

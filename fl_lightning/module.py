@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn

@@ -1,8 +1,8 @@
-"""What the tests share: a guarded import, one thread, and small federations."""
+"""What the tests share: one thread, offline W&B, and the package imported before Lightning."""
 
 import os
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import fl_lightning  # noqa: F401  isort: skip
 import matplotlib
 import numpy as np
 import pytest

@@ -179,7 +179,6 @@ def test_unknown_policies_are_refused(policy):
 LIMITED = """
 import resource, sys
 from fl_lightning.cli.main import main
-import fl_lightning.torchvision_guard, signal
 import fl_lightning.cli.building
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from reference.quadratic_clients import System, measured_weights, predicted_weights, reported_weights
 
 from fl_lightning import aggregators, samplers
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.samplers import Sampler
+from reference.quadratic_clients import System, measured_weights, predicted_weights, reported_weights
 
 TOLERANCE = 0.02
 

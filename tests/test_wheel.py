@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = """
 import callbacks
 from fl_lightning.callbacks import ChannelFailures
-import lightning.pytorch as pl, torch, fl_lightning
+import fl_lightning, torch, lightning.pytorch as pl
 from fl_lightning import FederatedModule
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -2,7 +2,7 @@
 
 import sys
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
+import fl_lightning  # noqa: F401  isort: skip  before Lightning: see fl_lightning/_torchvision.py
 import numpy as np
 import torch
 from lightning.fabric import Fabric

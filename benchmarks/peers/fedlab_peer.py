@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import torch
 from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
 from fedlab.contrib.algorithm.basic_server import SyncServerHandler

@@ -3,7 +3,6 @@
 import copy
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback

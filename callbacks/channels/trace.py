@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 import numpy.typing as npt
 from lightning.pytorch.callbacks import Callback

@@ -10,7 +10,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import torch
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.tensorboard import TensorBoardMetrics

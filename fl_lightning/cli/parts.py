@@ -8,7 +8,6 @@ from functools import cache
 from inspect import signature
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 

@@ -99,7 +99,6 @@ def main() -> None:
     os.dup2(2, 1)
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

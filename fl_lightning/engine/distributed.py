@@ -3,7 +3,6 @@
 import heapq
 from collections.abc import Callable
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 import torch
 from lightning.fabric import Fabric

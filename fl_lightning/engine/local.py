@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import cast
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 import torch
 from lightning.fabric import Fabric

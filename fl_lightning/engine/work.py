@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import torch
 from lightning.pytorch import LightningModule
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from reference import aggregation as reference
-from reference.made_rounds import EMPTY_ROUNDS, D, K, M, made_rounds, played, trajectory
 
 from fl_lightning import theory
 from fl_lightning.aggregators import (
@@ -30,6 +28,8 @@ from fl_lightning.aggregators import (
 )
 from fl_lightning.calibration import Calibration
 from fl_lightning.types import Cohort, Profiles, RoundPlan
+from reference import aggregation as reference
+from reference.made_rounds import EMPTY_ROUNDS, D, K, M, made_rounds, played, trajectory
 
 Make = Callable[[], Aggregator]
 

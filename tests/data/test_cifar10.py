@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from torchvision import datasets
 
 from fl_lightning.data import CIFAR10, IID, Images, load_cifar10

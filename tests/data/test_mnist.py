@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 from torchvision import datasets
 
 from fl_lightning.data import MNIST, OneClassPerClient, label_counts, load_mnist

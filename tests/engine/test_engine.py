@@ -2,7 +2,6 @@
 
 from functools import cache
 
-import fl_lightning.torchvision_guard  # noqa: F401  isort: skip
 import numpy as np
 import pytest
 import torch

@@ -4,6 +4,7 @@
 """
 
 import numpy as np
+
 from reference.made_rounds import D, K, M, MadeRound
 
 
