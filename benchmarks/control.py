@@ -5,14 +5,13 @@ import tracemalloc
 
 import numpy as np
 
-from fl_lightning import theory
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
-from fl_lightning.engine.allocator import keep_freed_memory
+from fl_lightning.engine.cpu.allocator import keep_freed_memory
+from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware
 from fl_lightning.solvers import SGD
-from fl_lightning.types import Profiles, RoundPlan
 
 GROUPS = [Group(0.5, (1, 10), (0.4, 0.5)), Group(0.5, (20, 30), (0.0, 0.1))]
 
@@ -21,26 +20,24 @@ class ControlPlane:
     """Schedule, FedACS sampling, calibration, channel and the vectors of the theory for M clients, without training."""
 
     def __init__(self, num_clients: int, clients_per_round: int = 100) -> None:
-        self.weights = np.full(num_clients, 1 / num_clients)
-        self.steps_per_epoch = np.ones(num_clients, dtype=np.int64)
-        self.schedule, self.channel = HeterogeneitySchedule(groups=GROUPS), ChannelFailures()
-        self.sampling = SamplerSelection(HeterogeneityAware(), min(clients_per_round, num_clients))
-        self.solver, self.aggregator, self.calibration = SGD(), AnonymousMean(), Calibration()
+        self.channel, self.aggregator = ChannelFailures(), AnonymousMean()
+        self.planner = Planner(
+            schedule=HeterogeneitySchedule(groups=GROUPS),
+            sampling=SamplerSelection(HeterogeneityAware(), min(clients_per_round, num_clients)),
+            aggregator=self.aggregator,
+            solver=SGD(),
+            calibration=Calibration(),
+            weights=np.full(num_clients, 1 / num_clients),
+            learning_rate=0.01,
+            steps_per_epoch=np.ones(num_clients, dtype=np.int64),
+        )
 
     def round(self, index: int) -> float:
         """Plan one round and return its chi-square."""
-        conditions = self.schedule.configure_conditions(index, self.steps_per_epoch, 0)
-
-        def plan_at(lr: float) -> RoundPlan:
-            accumulation = self.solver.accumulation(conditions.num_steps, lr)
-            profiles = Profiles(self.weights, conditions.num_steps, conditions.failure_rates, accumulation)
-            cohort = self.sampling.configure_cohort(index, profiles, None, 0)
-            return RoundPlan(index, profiles, cohort, self.aggregator.coefficients(profiles, cohort), lr)
-
-        plan = self.calibration(0.01, plan_at, lambda lr: iter(()), self.solver.depends_on_learning_rate)
+        plan = self.planner.plan(index)
         delivered = self.channel.configure_delivery(plan, 0)
         self.aggregator.trains(plan, delivered)
-        theory.step_length(plan.contribution)
+        plan.step_length  # noqa: B018  computed once per round
         return plan.chi_square
 
 

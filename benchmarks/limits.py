@@ -5,12 +5,12 @@ import time
 
 import torch
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.workloads import W1, W2, Workload
-from fl_lightning.engine.allocator import keep_freed_memory
-from fl_lightning.engine.layout import channels_last
-from fl_lightning.engine.operations import CountOperations
-from fl_lightning.engine.reorder import pool_before_relu
+from fl_lightning.engine.cpu.allocator import keep_freed_memory
+from fl_lightning.engine.cpu.layout import channels_last
+from fl_lightning.engine.cpu.reorder import pool_before_relu
 
 
 def fastest(action, repeats: int = 10) -> float:
@@ -34,8 +34,9 @@ def show(workload: Workload, threads: int) -> None:
         loss = functional.cross_entropy(network(inputs), targets)
         torch.autograd.grad(loss, list(network.parameters()))
 
-    with CountOperations() as counter:
+    with FlopCounterMode(display=False) as counter:
         step()
+    operations = counter.get_total_flops()
     square = torch.randn(2048, 2048)
     speed = 2 * 2048**3 / fastest(lambda: square @ square)
     with pool_before_relu(network):
@@ -43,10 +44,13 @@ def show(workload: Workload, threads: int) -> None:
         with torch.profiler.profile() as profile:
             for _ in range(10):
                 step()
-    reached, steps = counter.total / seconds, workload.clients_per_round * workload.num_steps
-    print(f"{workload.name} on {threads} thread(s): a local step of {counter.total / 1e9:.3f} GFLOP")
+    reached, steps = operations / seconds, workload.clients_per_round * workload.num_steps
+    print(f"{workload.name} on {threads} thread(s): a local step of {operations / 1e9:.3f} GFLOP")
     print(f"  takes {1e3 * seconds:.1f} ms = {reached / 1e9:.0f} GFLOP/s; a matrix product: {speed / 1e9:.0f} GFLOP/s")
-    print(f"  {steps} steps at the speed of the product: {steps * counter.total / speed:.1f} s; as they are: ", end="")
+    print(
+        f"  {steps} steps at the speed of the product: {steps * operations / speed:.1f} s; as they are: ",
+        end="",
+    )
     print(f"{steps * seconds:.1f} s")
     print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=10, max_name_column_width=40))
 

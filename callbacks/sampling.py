@@ -1,5 +1,6 @@
 """SamplerSelection: who is drawn."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,6 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.protocols import Forecast, Probe
 from fl_lightning.samplers import Drawing, Sampler
-from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Cohort, Profiles, RoundResult
 
 
@@ -44,27 +44,32 @@ class SamplerSelection(Callback):
         """Let the sampler look at typical rounds."""
         self.sampler.start(forecast)
 
-    def expected_cohort(self, profiles: Profiles) -> Cohort:
-        """Return the law of the draw without drawing."""
-        return self._cohort(profiles, None)
-
-    def configure_cohort(self, round_index: int, profiles: Profiles, probe: Probe, seed: int) -> Cohort:
-        """Return who takes part in this round."""
-        rng = generator(seed, Purpose.SAMPLING, round_index)
+    def ask(self, profiles: Profiles, probe: Probe | None, rng: np.random.Generator) -> None:
+        """Let the sampler ask clients, if it does."""
+        if type(self.sampler).prepare is Sampler.prepare:
+            return
+        if probe is None:
+            raise ValueError(
+                f"{type(self.sampler).__name__} asks clients before it draws, but there is nobody to ask: "
+                "give Planner.plan a probe, or use a sampler that asks nothing"
+            )
         self.sampler.prepare(profiles, self.num_draws(profiles.num_clients), probe, rng)
-        return self._cohort(profiles, rng)
 
-    def _cohort(self, profiles: Profiles, rng: np.random.Generator | None) -> Cohort:
+    def expected_cohort(self, profiles: Profiles) -> Cohort:
+        """Return the probabilities of the draw without drawing."""
         num_draws = self.num_draws(profiles.num_clients)
         probabilities = self.sampler.probabilities(profiles, num_draws)
-        coefficients = self.sampler.coefficients(profiles, probabilities)
-        if rng is None:
-            counts = np.zeros(profiles.num_clients, dtype=np.int64)
-        elif self.drawing is not None:
-            counts = self.drawing(probabilities, num_draws, rng)
-        else:
-            counts = self.sampler.draw(probabilities, num_draws, rng)
-        return Cohort(probabilities, coefficients, counts, num_draws)
+        return Cohort(
+            probabilities=probabilities,
+            coefficients=self.sampler.coefficients(profiles, probabilities),
+            counts=np.zeros(profiles.num_clients, dtype=np.int64),
+            num_draws=num_draws,
+        )
+
+    def configure_cohort(self, expected: Cohort, rng: np.random.Generator) -> Cohort:
+        """Return who takes part in this round."""
+        draw = self.sampler.draw if self.drawing is None else self.drawing
+        return replace(expected, counts=draw(expected.probabilities, expected.num_draws, rng))
 
     def on_round_end(self, loop: Any, result: RoundResult) -> None:
         """Let the sampler learn from what was delivered."""

@@ -87,6 +87,15 @@ class HeterogeneitySchedule(Callback):
         self._trace = read_trace(Path(trace)) if trace is not None else None
         self.failure_rate: float | None = None  # q of this epoch, in a plain Trainer
 
+    @property
+    def period(self) -> int | None:
+        """After how many rounds the conditions repeat themselves; None where they never do."""
+        if self.radio is not None and self.radio.dynamic and self.radio.shadowing_db:
+            return None
+        if self._trace is not None:
+            return len(self._trace)
+        return None if self.groups is not None and self.dynamic else 1
+
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
         """Return T and q of all clients in this round."""
         num_clients = len(steps_per_epoch)

@@ -1,12 +1,24 @@
 """Step-length calibration: one division instead of a table of algorithms."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal, Protocol, get_args
 
-from fl_lightning import theory
 from fl_lightning.types import RoundPlan
 
-_SCOPES, _PLACES = ("round", "average", "none"), ("local", "server")
+Scope = Literal["round", "average", "none"]
+Place = Literal["local", "server"]
 _MAX_ITERATIONS = 50
+
+
+class Replanner(Protocol):
+    """What calibration asks of the planner."""
+
+    def at_rate(self, plan: RoundPlan, learning_rate: float) -> RoundPlan:
+        """Return an undrawn plan at another learning rate."""
+
+    def typical_plans(self, learning_rate: float) -> Iterator[RoundPlan]:
+        """Yield undrawn plans of typical rounds at a learning rate."""
 
 
 class Calibration:
@@ -22,44 +34,34 @@ class Calibration:
         max_learning_rate: Never exceed this local learning rate.
     """
 
-    def __init__(self, scope: str = "round", apply: str = "local", max_learning_rate: float | None = None) -> None:
-        if scope not in _SCOPES:
-            raise ValueError(f"scope={scope!r} is unknown: use one of {', '.join(_SCOPES)}")
-        if apply not in _PLACES:
-            raise ValueError(f"apply={apply!r} is unknown: use one of {', '.join(_PLACES)}")
+    def __init__(self, scope: Scope = "round", apply: Place = "local", max_learning_rate: float | None = None) -> None:
+        if scope not in get_args(Scope):
+            raise ValueError(f"scope={scope!r} is unknown: use one of {', '.join(get_args(Scope))}")
+        if apply not in get_args(Place):
+            raise ValueError(f"apply={apply!r} is unknown: use one of {', '.join(get_args(Place))}")
         if max_learning_rate is not None and not max_learning_rate > 0:
             raise ValueError(f"max_learning_rate={max_learning_rate} must be positive")
         self.scope, self.apply, self.max_learning_rate = scope, apply, max_learning_rate
         self._average_factor: float | None = None
 
-    def __call__(
-        self,
-        base: float,
-        plan_at: Callable[[float], RoundPlan],
-        forecast_at: Callable[[float], Iterator[RoundPlan]],
-        accumulation_depends_on_rate: bool,
-    ) -> RoundPlan:
-        """Return the round's plan with its calibrated learning rate.
+    def __call__(self, plan: RoundPlan, planner: Replanner) -> RoundPlan:
+        """Return an undrawn plan, made at the base learning rate, at its calibrated one.
 
-        Args:
-            base: eta_1.
-            plan_at: Plans this round at a learning rate.
-            forecast_at: Plans typical rounds at a learning rate, without drawing.
-            accumulation_depends_on_rate: Whether p and A must be worked out again at the new rate (proximal solvers);
-                the rate is then the fixed point.
+        Where p and A depend on the rate (proximal solvers), the rate is a fixed point.
         """
-        plan = plan_at(base)
         if self.scope == "none":
             return plan
         if self.apply == "server":
-            return plan.at(server_scale=self._factor(base, base, plan, plan, forecast_at))
-        first, rate = plan, base
-        for _ in range(_MAX_ITERATIONS if accumulation_depends_on_rate else 1):
-            previous, rate = rate, self._capped(base * self._factor(base, rate, first, plan, forecast_at))
-            if abs(rate - previous) <= 1e-12 * rate:
+            return replace(plan, server_scale=self._factor(plan, plan, planner))
+        base, current = plan, plan
+        for _ in range(_MAX_ITERATIONS):
+            rate = self._capped(base.learning_rate * self._factor(base, current, planner))
+            if abs(rate - current.learning_rate) <= 1e-12 * rate:
                 break
-            plan = plan_at(rate) if accumulation_depends_on_rate else plan.at(learning_rate=rate)
-        return plan
+            current = planner.at_rate(current, rate)
+            if current.expected is base.expected:  # nothing depends on the rate
+                break
+        return current
 
     def state_dict(self) -> dict[str, float | None]:
         """Return the factor of ``average``, which was worked out in the first round."""
@@ -72,19 +74,13 @@ class Calibration:
     def _capped(self, rate: float) -> float:
         return rate if self.max_learning_rate is None else min(rate, self.max_learning_rate)
 
-    def _factor(
-        self,
-        base: float,
-        rate: float,
-        first: RoundPlan,
-        plan: RoundPlan,
-        forecast_at: Callable[[float], Iterator[RoundPlan]],
-    ) -> float:
+    def _factor(self, base: RoundPlan, current: RoundPlan, planner: Replanner) -> float:
         if self.scope == "round":
-            return _fedavg_length(first) / theory.step_length(plan.contribution)
-        if self._average_factor is None or rate != base:
-            wanted = sum(_fedavg_length(each) for each in forecast_at(base))
-            self._average_factor = wanted / sum(theory.step_length(each.contribution) for each in forecast_at(rate))
+            return _fedavg_length(base) / current.expected.step_length
+        if self._average_factor is None or current is not base:
+            wanted = sum(_fedavg_length(each) for each in planner.typical_plans(base.learning_rate))
+            reached = sum(each.expected.step_length for each in planner.typical_plans(current.learning_rate))
+            self._average_factor = wanted / reached
         return self._average_factor
 
 

@@ -121,14 +121,7 @@ def bad_rows(updates: Updates, state: ModelState) -> dict[int, str]:
 
 def without_rows(updates: Updates, rows: list[int]) -> Updates:
     """Return the updates without some rows."""
-    kept = np.setdiff1d(np.arange(len(updates.clients)), rows)
-    return Updates(
-        updates.clients[kept],
-        updates.deltas[torch.from_numpy(kept)],
-        updates.buffers[torch.from_numpy(kept)],
-        updates.num_steps[kept],
-        updates.losses[kept],
-    )
+    return updates.rows(np.setdiff1d(np.arange(len(updates.clients)), rows))
 
 
 def collect(received: Sequence[ClientUpdate], round_index: int, state: ModelState) -> tuple[Updates, tuple[Fault, ...]]:
@@ -139,26 +132,31 @@ def collect(received: Sequence[ClientUpdate], round_index: int, state: ModelStat
     faults, sound = [], []
     for update in sorted(received, key=lambda update: update.client):
         row = Updates(
-            np.array([update.client]),
-            update.delta[None],
-            update.buffers[None],
-            np.array([update.num_steps]),
-            np.array([update.loss]),
+            clients=np.array([update.client]),
+            deltas=update.delta[None],
+            buffers=update.buffers[None],
+            num_steps=np.array([update.num_steps]),
+            losses=np.array([update.loss]),
         )
         reasons = bad_rows(row, state)
         if reasons:
             faults.append(Fault(round_index, update.client, reasons[0]))
         else:
             sound.append(row)
-    empty = Updates(np.empty(0, np.int64), state.weights.new_empty(0, len(state.weights)),
-                    state.buffers.new_empty(0, len(state.buffers)), np.empty(0, np.int64), np.empty(0))  # fmt: skip
+    empty = Updates(
+        clients=np.empty(0, np.int64),
+        deltas=state.weights.new_empty(0, len(state.weights)),
+        buffers=state.buffers.new_empty(0, len(state.buffers)),
+        num_steps=np.empty(0, np.int64),
+        losses=np.empty(0),
+    )
     columns = sound or [empty]
     return Updates(
-        np.concatenate([row.clients for row in columns]),
-        torch.cat([row.deltas for row in columns]),
-        torch.cat([row.buffers for row in columns]),
-        np.concatenate([row.num_steps for row in columns]),
-        np.concatenate([row.losses for row in columns]),
+        clients=np.concatenate([row.clients for row in columns]),
+        deltas=torch.cat([row.deltas for row in columns]),
+        buffers=torch.cat([row.buffers for row in columns]),
+        num_steps=np.concatenate([row.num_steps for row in columns]),
+        losses=np.concatenate([row.losses for row in columns]),
     ), tuple(faults)
 
 
@@ -167,6 +165,11 @@ class SoundProbe:
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
+
+    @property
+    def num_steps(self) -> int:
+        """Local steps spent on questions so far."""
+        return self._probe.num_steps
 
     def losses(self, clients: IntVector) -> Vector:
         """Loss of the global model on one batch of each client."""

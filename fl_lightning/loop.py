@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,26 +13,14 @@ from lightning.pytorch import LightningModule
 from fl_lightning.aggregators import Aggregator, AnonymousMean
 from fl_lightning.calibration import Calibration
 from fl_lightning.checkpointing.snapshot import restore
-from fl_lightning.engine import Engine
+from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
-from fl_lightning.engine.local import LocalWork
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
-from fl_lightning.protocols import Channel, Federation, Sampling, Schedule
+from fl_lightning.planning import Planner
+from fl_lightning.protocols import Channel, Engine, Federation, LocalWork, Sampling, Schedule
 from fl_lightning.solvers import SGD, Solver
-from fl_lightning.types import (
-    Conditions,
-    IntVector,
-    ModelState,
-    Profiles,
-    RoundPlan,
-    RoundResult,
-    Updates,
-    Vector,
-)
-
-_FORECAST_ROUNDS = 256
-_FORECAST_OFFSET = 1 << 31  # rounds that are never played, of the same run: what is drawn once stays as it is
+from fl_lightning.types import IntVector, ModelState, RoundPlan, RoundResult, Updates, Vector
 
 
 class FederatedLoop:
@@ -70,7 +58,7 @@ class FederatedLoop:
         faults: FaultPolicy | None = None,
         engine: Engine | None = None,
         batch_size: int = 64,
-        weights: str | list[float] = "size",
+        weights: Literal["size", "uniform"] | list[float] = "size",
         evaluate_every: int = 1,
         callbacks: Sequence[Any] = (),
         fabric: Fabric | None = None,
@@ -86,7 +74,7 @@ class FederatedLoop:
         self.rounds, self.lr, self.batch_size, self.seed = rounds, lr, batch_size, seed
         self.schedule, self.sampling, self.channel = schedule, sampling, channel
         self.solver, self.aggregator = solver or SGD(), aggregator or AnonymousMean()
-        self.calibration, self.engine = calibration or Calibration(), engine or Engine()
+        self.calibration, self.engine = calibration or Calibration(), engine or LocalEngine()
         self.faults = faults or FaultPolicy()
         self.weights, self.evaluate_every = weights, evaluate_every
         self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
@@ -107,25 +95,58 @@ class FederatedLoop:
             resume_from: What :func:`fl_lightning.checkpointing.snapshot.snapshot` made of a run with the same
                 arguments, which is resumed.
         """
+        for _ in self.iterate(module, federation, resume_from):
+            pass
+        return self.state
+
+    def iterate(
+        self, module: LightningModule, federation: Federation, resume_from: dict[str, Any] | None = None
+    ) -> Iterator[RoundResult]:
+        """Train as :meth:`run` does and yield the result of each round.
+
+        Leaving the ``for`` early pauses the run: the module holds the state of the last round, and whoever saves
+        checkpoints saves one.
+        """
         self._setup(module, federation)
         if resume_from is not None:
             restore(self, resume_from)
         self.call("on_federation_start")
-        while not self.finished and not self._pauses():
-            plan, probe = self._plan(self.round_index + 1)
-            self.call("on_round_start", plan=plan)
-            delivered = self.channel.configure_delivery(plan, self.seed)
-            updates, seconds = self._train(plan, probe, self.aggregator.trains(plan, delivered))
-            updates, delivered, faults = self.faults(plan.index, updates, delivered, self.state)
-            self._show_clients(updates)
-            self.state = self._aggregate(updates, delivered, plan)
-            self.round_index = plan.index
-            metrics, class_accuracy = self._evaluate(plan)
-            result = RoundResult(plan, delivered, updates, metrics, seconds, class_accuracy, faults)
-            self.call("on_round_end", result=self._measured(result))
-        self.engine.model.load(self.state.weights, self.state.buffers)
+        try:
+            while not self.finished and not self._pauses():
+                yield self._play(self.round_index + 1)
+        except GeneratorExit:
+            self._close()
+            raise
+        self._close()
+
+    def _play(self, index: int) -> RoundResult:
+        """Play one round."""
+        plan, probe = self._plan(index)
+        self.call("on_round_start", plan=plan)
+        delivered = self.channel.configure_delivery(plan, self.seed)
+        updates, seconds = self._train(plan, probe, self.aggregator.trains(plan, delivered))
+        updates, delivered, faults = self.faults(index, updates, delivered, self.state)
+        self._show_clients(updates)
+        self.state = self._aggregate(updates, delivered, plan)
+        self.round_index = index
+        metrics, class_accuracy = self._evaluate(plan)
+        result = self._measured(
+            RoundResult(
+                plan=plan,
+                delivered=delivered,
+                updates=updates,
+                metrics=metrics,
+                training_seconds=seconds,
+                class_accuracy=class_accuracy,
+                faults=faults,
+            )
+        )
+        self.call("on_round_end", result=result)
+        return result
+
+    def _close(self) -> None:
+        self.engine.load(self.state)
         self.call("on_federation_end" if self.finished else "on_federation_pause")
-        return self.state
 
     @property
     def finished(self) -> bool:
@@ -143,13 +164,23 @@ class FederatedLoop:
     def _setup(self, module: LightningModule, federation: Federation) -> None:
         self.module, self.federation = module, federation
         self.client_weights = target_weights(self.weights, federation.sizes)
-        self.steps_per_epoch = steps_per_epoch(federation.sizes, self.batch_size)
         num_draws = self.sampling.num_draws(len(federation.sizes))
         self.state = self.engine.setup(
             self.fabric, module, federation, self.solver, self.batch_size, self.seed, num_draws
         )
         self.aggregator.setup(len(federation.sizes), self.state.weights)
-        self.sampling.start(lambda: self._forecast(self.lr))
+        self.planner = Planner(
+            schedule=self.schedule,
+            sampling=self.sampling,
+            aggregator=self.aggregator,
+            solver=self.solver,
+            calibration=self.calibration,
+            weights=self.client_weights,
+            learning_rate=self.lr,
+            steps_per_epoch=steps_per_epoch(federation.sizes, self.batch_size),
+            seed=self.seed,
+        )
+        self.planner.start()
 
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of everybody who watches: the loop's callbacks, then Fabric's."""
@@ -164,38 +195,19 @@ class FederatedLoop:
             for row in range(len(updates)):
                 self.call("on_client_end", update=updates[row])
 
-    def _profiles(self, conditions: Conditions, lr: float) -> Profiles:
-        accumulation = self.solver.accumulation(conditions.num_steps, lr)
-        return Profiles(self.client_weights, conditions.num_steps, conditions.failure_rates, accumulation)
-
-    def _forecast(self, lr: float) -> Iterator[Profiles]:
-        """Yield the profiles of typical rounds, from random streams that no real round uses."""
-        num_rounds = max(16, min(_FORECAST_ROUNDS, 10_000_000 // len(self.client_weights)))
-        for index in range(1, num_rounds + 1):
-            conditions = self.schedule.configure_conditions(_FORECAST_OFFSET + index, self.steps_per_epoch, self.seed)
-            yield self._profiles(conditions, lr)
-
     def _plan(self, index: int) -> tuple[RoundPlan, EngineProbe]:
-        """Decide everything about a round that can be decided before training."""
-        conditions = self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
+        conditions = self.planner.conditions(index)
         probe = EngineProbe(self.engine, self.state, self._work(index, conditions.num_steps, self.lr))
-
-        def plan_at(lr: float) -> RoundPlan:
-            profiles = self._profiles(conditions, lr)
-            cohort = self.sampling.configure_cohort(index, profiles, SoundProbe(probe), self.seed)
-            coefficients = self.aggregator.coefficients(profiles, cohort)
-            return RoundPlan(index, profiles, cohort, coefficients, lr, probed_steps=probe.num_steps)
-
-        def forecast_at(lr: float) -> Iterator[RoundPlan]:
-            for profiles in self._forecast(lr):
-                cohort = self.sampling.expected_cohort(profiles)
-                yield RoundPlan(index, profiles, cohort, self.aggregator.coefficients(profiles, cohort), lr)
-
-        depends = self.solver.depends_on_learning_rate
-        return self.calibration(self.lr, plan_at, forecast_at, depends), probe
+        return self.planner.plan(index, conditions, SoundProbe(probe)), probe
 
     def _work(self, index: int, num_steps: IntVector, lr: float) -> LocalWork:
-        return LocalWork(index, num_steps, lr, self.aggregator.start, self.aggregator.gradient_shift)
+        return LocalWork(
+            round_index=index,
+            num_steps=num_steps,
+            learning_rate=lr,
+            start=self.aggregator.start,
+            gradient_shift=self.aggregator.gradient_shift,
+        )
 
     def _train(self, plan: RoundPlan, probe: EngineProbe, clients: IntVector) -> tuple[Updates, float]:
         began = time.perf_counter()
@@ -237,7 +249,7 @@ class FederatedLoop:
         return replace(result, metrics=metrics)
 
 
-def target_weights(weights: str | list[float], sizes: IntVector) -> Vector:
+def target_weights(weights: Literal["size", "uniform"] | list[float], sizes: IntVector) -> Vector:
     """Return w, summing to 1.
 
     >>> target_weights("size", np.array([1, 3])).tolist(), target_weights("uniform", np.array([1, 3])).tolist()

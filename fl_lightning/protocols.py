@@ -4,11 +4,19 @@ Any object with these methods will do; nothing needs to be registered.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 
-from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPlan, Updates, Vector
+from fl_lightning.types import Cohort, Conditions, IntVector, ModelState, Profiles, RoundPlan, Updates, Vector
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+    from lightning.pytorch import LightningModule
+
+    from fl_lightning.solvers import Solver
 
 Forecast = Callable[[], Iterator[Profiles]]  # yields profiles of rounds that will not be played, for expectations
 
@@ -47,6 +55,10 @@ class Schedule(Protocol):
 class Probe(Protocol):
     """What a sampler may ask of clients before it draws; each question is charged to the round."""
 
+    @property
+    def num_steps(self) -> int:
+        """Local steps spent on questions so far."""
+
     def losses(self, clients: IntVector) -> Vector:
         """Loss of the global model on one batch of each client, (n,)."""
 
@@ -66,11 +78,14 @@ class Sampling(Protocol):
     def start(self, forecast: Forecast) -> None:
         """Called once before the first round with a way to look at typical rounds."""
 
-    def expected_cohort(self, profiles: Profiles) -> Cohort:
-        """Return the law of the draw without drawing (counts are 0): what calibration and diagnosis need."""
+    def ask(self, profiles: Profiles, probe: Probe | None, rng: np.random.Generator) -> None:
+        """Ask clients what the probabilities of this round depend on; called once per round, before all else."""
 
-    def configure_cohort(self, round_index: int, profiles: Profiles, probe: Probe, seed: int) -> Cohort:
-        """Return who takes part in this round."""
+    def expected_cohort(self, profiles: Profiles) -> Cohort:
+        """Return the probabilities of the draw without drawing (counts are 0)."""
+
+    def configure_cohort(self, expected: Cohort, rng: np.random.Generator) -> Cohort:
+        """Return who takes part: the expected cohort with its counts drawn."""
 
 
 class Channel(Protocol):
@@ -78,3 +93,49 @@ class Channel(Protocol):
 
     def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
         """Return for each client how many of its draws arrive, (M,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalWork:
+    """What the clients of a round have to do, the same whoever does it."""
+
+    round_index: int
+    num_steps: IntVector  # T of all M clients
+    learning_rate: float
+    start: Callable[[int, torch.Tensor], torch.Tensor]  # the weights a client starts from
+    gradient_shift: Callable[[int], torch.Tensor | None]  # what a client adds to its gradients
+
+
+class Trains(Protocol):
+    """Trains clients and answers questions about them: here, in several processes, or on other machines."""
+
+    def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
+        """Train each client from the global state and return what they send back, in the given order."""
+
+    def losses(self, state: ModelState, clients: IntVector, round_index: int) -> Vector:
+        """Return the loss of the global model on the first batch of each client, (n,)."""
+
+    def gradients(self, state: ModelState, clients: IntVector, round_index: int) -> torch.Tensor:
+        """Return the gradient of the first batch of each client at the global model, (n, d)."""
+
+
+class Engine(Trains, Protocol):
+    """All that the loop knows of how a model is trained and evaluated."""
+
+    def setup(
+        self,
+        fabric: "Fabric",
+        module: "LightningModule",
+        federation: Federation,
+        solver: "Solver",
+        batch_size: int,
+        seed: int,
+        num_draws: int | None = None,
+    ) -> ModelState:
+        """Bind the engine to a module and its data and return the initial state."""
+
+    def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
+        """Return the metrics of the global model on the test data, and its accuracy per class."""
+
+    def load(self, state: ModelState) -> None:
+        """Put a state into the module."""

@@ -1,7 +1,8 @@
 """Every random stream is a function of (seed, purpose, round) or (seed, purpose, round, client).
 
-No stream depends on what was drawn before it. So all algorithms meet the same weather under the same seed, a resumed
-run needs no replay, and neither the order in which clients are trained nor the number of processes changes a result.
+No stream depends on what was drawn before it. So all algorithms meet the same conditions under the same seed, a
+resumed run needs no replay, and neither the order in which clients are trained nor the number of processes changes a
+result.
 """
 
 from enum import IntEnum
@@ -65,3 +66,14 @@ def client_keys(
 def client_seed(seed: int, purpose: Purpose, round_index: int, client: int) -> int:
     """Return one non-negative 63-bit seed for a client in a round."""
     return int(client_keys(seed, purpose, round_index, [client], 1)[0, 0] >> np.uint64(1))
+
+
+def forecast_round(index: int) -> int:
+    """Return the number of a round that is never played.
+
+    Its random streams are those of no real round of the run; what a run draws once, under round 0, stays as it is.
+
+    >>> forecast_round(1) - forecast_round(0)
+    1
+    """
+    return (int(Purpose.FORECAST) << 32) + index

@@ -1,6 +1,6 @@
 """The records that the stages of a round hand on: frozen, one-way, columns instead of client objects."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
@@ -22,7 +22,7 @@ class Conditions:
     failure_rates: Vector  # q, probability that an upload is lost, (M,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Profiles:
     """All that a server may know about its M clients before it draws any of them."""
 
@@ -37,9 +37,9 @@ class Profiles:
         return len(self.weights)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """Who was drawn, how often, and the law behind it."""
+    """Who was drawn, how often, and the probabilities behind it; before the draw the counts are 0."""
 
     probabilities: Vector  # p, expected share of the draws, sums to 1, (M,)
     coefficients: Vector  # factor a drawn client puts on its update, 1 for plain sampling, (M,)
@@ -53,38 +53,50 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class RoundPlan:
-    """Everything decided about a round before anybody trains."""
+class Expectation:
+    """What a round does on average, which is known before anybody is drawn."""
 
-    index: int  # counted from 1
     profiles: Profiles
-    cohort: Cohort
+    probabilities: Vector  # p, (M,)
     coefficients: Vector  # c, expected factor on a delivered update, sampler and aggregator together, (M,)
-    learning_rate: float  # eta, of the local steps
-    server_scale: float = 1.0  # factor on the aggregate; carries the calibration when it acts on the server
-    probed_steps: int = 0  # local steps spent by clients that were asked before the draw (norms, losses)
 
     @cached_property
     def contribution(self) -> Vector:
         """Contribution p (1-q) c A, see :func:`fl_lightning.theory.contribution`."""
-        return theory.contribution(
-            self.cohort.probabilities, self.profiles.failure_rates, self.coefficients, self.profiles.accumulation
-        )
+        profiles = self.profiles
+        return theory.contribution(self.probabilities, profiles.failure_rates, self.coefficients, profiles.accumulation)
 
-    def at(self, learning_rate: float | None = None, server_scale: float | None = None) -> "RoundPlan":
-        """Return this plan with another rate or scale, neither of which changes the contribution."""
-        plan = replace(
-            self,
-            learning_rate=self.learning_rate if learning_rate is None else learning_rate,
-            server_scale=self.server_scale if server_scale is None else server_scale,
-        )
-        plan.__dict__["contribution"] = self.contribution
-        return plan
+    @property
+    def step_length(self) -> float:
+        """Length of the step in units of the mean gradient, at a learning rate of 1."""
+        return theory.step_length(self.contribution)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundPlan:
+    """Everything decided about a round before anybody trains."""
+
+    index: int  # counted from 1
+    expected: Expectation
+    cohort: Cohort
+    learning_rate: float  # eta, of the local steps
+    server_scale: float = 1.0  # factor on the aggregate; carries the calibration when it acts on the server
+    probed_steps: int = 0  # local steps spent by clients that were asked before the draw (norms, losses)
+
+    @property
+    def profiles(self) -> Profiles:
+        """What the server knows about the clients."""
+        return self.expected.profiles
+
+    @property
+    def coefficients(self) -> Vector:
+        """c, expected factor on a delivered update, sampler and aggregator together, (M,)."""
+        return self.expected.coefficients
 
     @property
     def effective_weights(self) -> Vector:
         """Omega: the objective that this round really descends."""
-        return theory.effective_weights(self.contribution)
+        return theory.effective_weights(self.expected.contribution)
 
     @property
     def chi_square(self) -> float:
@@ -94,10 +106,10 @@ class RoundPlan:
     @property
     def step_length(self) -> float:
         """Expected length of the step in units of the mean gradient: eta_eff * T_eff."""
-        return self.learning_rate * self.server_scale * theory.step_length(self.contribution)
+        return self.learning_rate * self.server_scale * self.expected.step_length
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientUpdate:
     """What one client sends back."""
 
@@ -108,7 +120,7 @@ class ClientUpdate:
     loss: float  # mean training loss over the local steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Updates:
     """What n clients send back, as columns, ascending by client."""
 
@@ -123,11 +135,22 @@ class Updates:
 
     def __getitem__(self, row: int) -> ClientUpdate:
         return ClientUpdate(
-            int(self.clients[row]),
-            self.deltas[row],
-            self.buffers[row],
-            int(self.num_steps[row]),
-            float(self.losses[row]),
+            client=int(self.clients[row]),
+            delta=self.deltas[row],
+            buffers=self.buffers[row],
+            num_steps=int(self.num_steps[row]),
+            loss=float(self.losses[row]),
+        )
+
+    def rows(self, rows: IntVector) -> "Updates":
+        """Return the updates of some rows."""
+        places = torch.from_numpy(rows)
+        return Updates(
+            clients=self.clients[rows],
+            deltas=self.deltas[places],
+            buffers=self.buffers[places],
+            num_steps=self.num_steps[rows],
+            losses=self.losses[rows],
         )
 
     @property
@@ -153,7 +176,7 @@ class Fault:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RoundResult:
     """What became of a round."""
 

@@ -10,7 +10,7 @@ from fl_lightning.data import TensorFederation
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import FederatedModule
 from fl_lightning.samplers import HeterogeneityAware, Sampler
-from fl_lightning.types import Profiles
+from fl_lightning.types import Cohort, Expectation, Profiles, RoundPlan, Vector
 
 PAPER_GROUPS = [Group(0.5, (1, 10), (0.4, 0.5)), Group(0.5, (20, 30), (0.0, 0.1))]
 
@@ -18,7 +18,26 @@ PAPER_GROUPS = [Group(0.5, (1, 10), (0.4, 0.5)), Group(0.5, (20, 30), (0.0, 0.1)
 def random_profiles(rng: np.random.Generator, num_clients: int) -> Profiles:
     weights = rng.dirichlet(np.ones(num_clients))
     num_steps = rng.integers(1, 31, num_clients)
-    return Profiles(weights, num_steps, rng.uniform(0, 0.6, num_clients), num_steps.astype(float))
+    return Profiles(
+        weights=weights,
+        num_steps=num_steps,
+        failure_rates=rng.uniform(0, 0.6, num_clients),
+        accumulation=num_steps.astype(float),
+    )
+
+
+def made_plan(
+    index: int,
+    profiles: Profiles,
+    cohort: Cohort,
+    coefficients: Vector,
+    learning_rate: float,
+    server_scale: float = 1.0,
+) -> RoundPlan:
+    expected = Expectation(profiles, cohort.probabilities, coefficients)
+    return RoundPlan(
+        index=index, expected=expected, cohort=cohort, learning_rate=learning_rate, server_scale=server_scale
+    )
 
 
 def gaussian_federation(num_clients: int = 6, size: int = 12, num_classes: int = 3, seed: int = 0) -> TensorFederation:

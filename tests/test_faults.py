@@ -141,7 +141,13 @@ def test_an_exploding_loss_is_reported_with_round_and_client(caplog):
 
 
 def test_a_model_that_overflows_in_the_aggregate_stops_the_run():
-    updates = Updates(np.array([4]), torch.full((1, 2), 3e38), torch.empty(1, 0), np.array([1]), np.array([1.0]))
+    updates = Updates(
+        clients=np.array([4]),
+        deltas=torch.full((1, 2), 3e38),
+        buffers=torch.empty(1, 0),
+        num_steps=np.array([1]),
+        losses=np.array([1.0]),
+    )
     broken = ModelState(torch.tensor([float("inf"), 0.0]), torch.empty(0))
     with pytest.raises(ValueError, match=r"round 9: .* client 4 sent the largest update: lower loop\.lr"):
         FaultPolicy().check_aggregate(9, updates, broken)
@@ -149,7 +155,13 @@ def test_a_model_that_overflows_in_the_aggregate_stops_the_run():
 
 def test_wrong_shapes_are_rejected():
     state = ModelState(torch.zeros(3), torch.zeros(1))
-    sound = Updates(np.array([0, 1]), torch.zeros(2, 3), torch.zeros(2, 1), np.array([1, 1]), np.zeros(2))
+    sound = Updates(
+        clients=np.array([0, 1]),
+        deltas=torch.zeros(2, 3),
+        buffers=torch.zeros(2, 1),
+        num_steps=np.array([1, 1]),
+        losses=np.zeros(2),
+    )
     assert bad_rows(sound, state) == {}
     narrow = replace(sound, deltas=torch.zeros(2, 2))
     assert bad_rows(narrow, state) == dict.fromkeys([0, 1], "has weights of shape (2,) instead of (3,)")
@@ -177,7 +189,7 @@ def test_unknown_policies_are_refused(policy):
 
 
 LIMITED = """
-import resource, sys
+import resource, signal, sys
 from fl_lightning.cli.main import main
 import fl_lightning.cli.building
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
+from fl_lightning.checkpointing.snapshot import snapshot
 from fl_lightning.data import DatasetFederation, Quadratic, TensorFederation
 from fl_lightning.engine.batches import batch_indices
 from fl_lightning.loop import mixed_buffers, target_weights
@@ -48,6 +49,32 @@ def run(sampler=None, module=None, federation=None, **settings):
 def test_hooks_come_in_order():
     _, watcher = run(rounds=2)
     assert watcher.calls == ["federation_start", *["round_start", "round_end"] * 2, "federation_end"]
+
+
+def test_rounds_can_be_iterated_and_give_what_run_gives():
+    state, watcher = run()
+    loop = small_loop()
+    results = list(loop.iterate(linear_module(), gaussian_federation()))
+    assert torch.equal(loop.state.weights, state.weights)
+    assert [r.plan.index for r in results] == [r.plan.index for r in watcher.results] == [1, 2, 3, 4]
+    assert all("local_steps" in r.metrics for r in results)
+
+
+def test_leaving_the_for_early_pauses_a_run_that_can_be_resumed():
+    whole, _ = run()
+    calls, module, loop = Watcher(), linear_module(), small_loop()
+    calls.on_federation_pause = lambda loop: calls.calls.append("federation_pause")
+    loop.callbacks.append(calls)
+    for result in loop.iterate(module, gaussian_federation()):
+        if result.plan.index == 2:
+            break
+    assert calls.calls[-1] == "federation_pause"
+    assert not loop.finished
+    held = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+    assert torch.equal(held, loop.state.weights)
+    other = small_loop()
+    other.run(linear_module(), gaussian_federation(), resume_from=snapshot(loop))
+    assert torch.equal(other.state.weights, whole.weights)
 
 
 def test_each_delivered_client_is_shown_once():
@@ -187,7 +214,11 @@ def test_any_lightning_module_can_be_federated():
 def test_float_buffers_are_averaged_like_weights():
     buffers = torch.tensor([1.0, 1.0])
     updates = Updates(
-        np.array([0, 2]), torch.zeros(2, 1), torch.tensor([[3.0, 0.0], [5.0, 1.0]]), np.ones(2), np.ones(2)
+        clients=np.array([0, 2]),
+        deltas=torch.zeros(2, 1),
+        buffers=torch.tensor([[3.0, 0.0], [5.0, 1.0]]),
+        num_steps=np.ones(2),
+        losses=np.ones(2),
     )
 
     class Plan:

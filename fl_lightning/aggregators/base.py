@@ -75,8 +75,10 @@ def matching_coefficients(amounts: Vector, profiles: Profiles, cohort: Cohort) -
     Aggregators with memory apply w of every client's last update, however rarely it arrives; this is what they report.
     A client that never arrives gets 0: nothing of it is in memory.
 
-    >>> profiles = Profiles(np.array([0.5, 0.5]), np.array([1, 1]), np.array([0.5, 1.0]), np.ones(2))
-    >>> cohort = Cohort(np.array([0.5, 0.5]), np.ones(2), np.array([1, 0]), 1)
+    >>> half, ones = np.array([0.5, 0.5]), np.ones(2, dtype=np.int64)
+    >>> rates = np.array([0.5, 1.0])
+    >>> profiles = Profiles(weights=half, num_steps=ones, failure_rates=rates, accumulation=np.ones(2))
+    >>> cohort = Cohort(probabilities=half, coefficients=np.ones(2), counts=ones, num_draws=2)
     >>> matching_coefficients(profiles.weights, profiles, cohort).tolist()
     [2.0, 0.0]
     """

@@ -5,7 +5,7 @@ objectives, the objective depends on the data and nothing can be said beforehand
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from fl_lightning import theory
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.calibration import Calibration
 from fl_lightning.diagnosis.objective import Needs, TypicalRound
+from fl_lightning.planning import Planner
 from fl_lightning.protocols import Channel
 from fl_lightning.samplers import Sampler, WithReplacement
 from fl_lightning.solvers import Solver
@@ -43,6 +44,35 @@ class System:
     conditions: Sequence[Conditions]  # one entry for each round
     channel: Channel
     lr: float
+
+
+class GivenConditions:
+    """A schedule that plays given rounds, and then starts again.
+
+    Args:
+        rounds: T and q of each round.
+    """
+
+    def __init__(self, rounds: Sequence[Conditions]) -> None:
+        self.rounds, self.period = rounds, len(rounds)
+
+    def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
+        """Return T and q of all clients in this round."""
+        return self.rounds[(round_index - 1) % self.period]
+
+
+def planner(algorithm: Algorithm, system: System) -> Planner:
+    """Return the planner of an algorithm on a system."""
+    return Planner(
+        schedule=GivenConditions(system.conditions),
+        sampling=algorithm.sampling,
+        aggregator=algorithm.aggregator,
+        solver=algorithm.solver,
+        calibration=algorithm.calibration,
+        weights=system.weights,
+        learning_rate=system.lr,
+        steps_per_epoch=np.ones(len(system.weights), dtype=np.int64),
+    )
 
 
 class ImaginedProbe:
@@ -84,17 +114,19 @@ def dry_run(
         learn: Let the sampler learn from made-up uploads.
     """
     parts = copy.deepcopy(algorithm)
-    parts.sampling.start(lambda: _forecast(parts, system, system.lr))
+    plans = planner(parts, system)
+    plans.start()
     gradients, losses = _world(len(system.weights), world) if asks_or_learns(parts) else (torch.empty(0), np.empty(0))
     rounds = []
     for index, conditions in enumerate(system.conditions[:num_rounds], start=1):
-        probe = ImaginedProbe(gradients, _profiles(parts, system, conditions, system.lr), losses)
-        plan = _plan(parts, system, index, conditions, probe)
+        probe = ImaginedProbe(gradients, plans.profiles(conditions), losses)
+        plan = plans.plan(index, conditions, probe)
         rounds.append(_typical(plan, probe, system.lr, _inclusion(parts.sampling, plan.cohort)))
         if learn:
             delivered = system.channel.configure_delivery(plan, seed=0)
             updates = _updates(np.flatnonzero(delivered), gradients, plan.profiles, losses)
-            parts.sampling.on_round_end(loop=None, result=RoundResult(plan, delivered, updates, {}, 0.0))
+            result = RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0)
+            parts.sampling.on_round_end(loop=None, result=result)
     return rounds
 
 
@@ -152,32 +184,13 @@ def _updates(clients: IntVector, gradients: torch.Tensor, profiles: Profiles, lo
     rows = torch.from_numpy(clients)
     accumulation = torch.from_numpy(profiles.accumulation[clients]).to(gradients)
     deltas = gradients[rows] * accumulation[:, None]
-    return Updates(clients, deltas, deltas.new_empty((len(clients), 0)), profiles.num_steps[clients], losses[clients])
-
-
-def _profiles(parts: Algorithm, system: System, conditions: Conditions, lr: float) -> Profiles:
-    accumulation = parts.solver.accumulation(conditions.num_steps, lr)
-    return Profiles(system.weights, conditions.num_steps, conditions.failure_rates, accumulation)
-
-
-def _forecast(parts: Algorithm, system: System, lr: float) -> Iterator[Profiles]:
-    for conditions in system.conditions:
-        yield _profiles(parts, system, conditions, lr)
-
-
-def _plan(parts: Algorithm, system: System, index: int, conditions: Conditions, probe: ImaginedProbe) -> RoundPlan:
-    def planned(lr: float, profiles: Profiles, cohort: Cohort) -> RoundPlan:
-        return RoundPlan(index, profiles, cohort, parts.aggregator.coefficients(profiles, cohort), lr)
-
-    def plan_at(lr: float) -> RoundPlan:
-        profiles = _profiles(parts, system, conditions, lr)
-        return planned(lr, profiles, parts.sampling.configure_cohort(index, profiles, probe, seed=0))
-
-    def forecast_at(lr: float) -> Iterator[RoundPlan]:
-        for profiles in _forecast(parts, system, lr):
-            yield planned(lr, profiles, parts.sampling.expected_cohort(profiles))
-
-    return parts.calibration(system.lr, plan_at, forecast_at, parts.solver.depends_on_learning_rate)
+    return Updates(
+        clients=clients,
+        deltas=deltas,
+        buffers=deltas.new_empty((len(clients), 0)),
+        num_steps=profiles.num_steps[clients],
+        losses=losses[clients],
+    )
 
 
 def _inclusion(sampling: Any, cohort: Cohort) -> Vector:
@@ -195,15 +208,15 @@ def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector
     trained = sorted(probe.trained)
     reused = float(inclusion[trained] @ steps[trained])
     return TypicalRound(
-        steps,
-        profiles.failure_rates,
-        profiles.accumulation,
-        cohort.probabilities,
-        plan.coefficients,
-        plan.learning_rate * plan.server_scale / lr,
-        cohort.num_draws,
-        float(inclusion @ steps),
-        probe.num_steps - reused,
+        num_steps=steps,
+        failure_rates=profiles.failure_rates,
+        accumulation=profiles.accumulation,
+        probabilities=cohort.probabilities,
+        coefficients=plan.coefficients,
+        scale=plan.learning_rate * plan.server_scale / lr,
+        num_draws=cohort.num_draws,
+        work=float(inclusion @ steps),
+        questions=probe.num_steps - reused,
     )
 
 
@@ -240,11 +253,10 @@ def needs(algorithm: Algorithm, system: System) -> Needs:
 
 def _laws(algorithm: Algorithm, system: System, conditions: Conditions) -> tuple[Vector, Vector, Vector]:
     """Return p, the factors of the drawn clients and those of the aggregator, before anything was learned."""
-    parts = copy.deepcopy(algorithm)
-    profiles = _profiles(parts, system, conditions, system.lr)
-    parts.sampling.start(lambda: iter([profiles]))
-    cohort = parts.sampling.expected_cohort(profiles)
-    coefficients = parts.aggregator.coefficients(profiles, cohort)
+    plans = planner(copy.deepcopy(algorithm), replace(system, conditions=[conditions]))
+    plans.start()
+    plan = plans.undrawn(plans.profiles(conditions))
+    cohort, coefficients = plan.cohort, plan.coefficients
     scaled = cohort.coefficients > 0
     own = np.divide(coefficients, cohort.coefficients, out=np.zeros_like(coefficients), where=scaled)
     return cohort.probabilities, cohort.coefficients, own

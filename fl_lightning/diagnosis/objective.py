@@ -17,7 +17,7 @@ CONSISTENT = 0.02  # L1 distance of Omega from w up to which an objective counts
 _TIE = 1.02  # costs within 2 % of each other are alike
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TypicalRound:
     """One round of an algorithm before anybody trains."""
 
@@ -51,7 +51,7 @@ class Needs:
         return "; ".join([*parts, self.memory] if self.memory else parts) or "nothing"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """What an algorithm optimises in the long run, and what it costs."""
 
@@ -106,8 +106,9 @@ def diagnose(
     :func:`fl_lightning.theory.variance_factor`. V times C is given relative to the least value that a consistent
     algorithm can have, :math:`(\sum_m w_m \sqrt{T_m / (1-q_m)})^2`.
 
-    >>> w, t, q = np.array([0.5, 0.5]), np.array([1.0, 9.0]), np.zeros(2)
-    >>> fedavg = diagnose("fedavg", w, [TypicalRound(t, q, t, w, np.ones(2))])
+    >>> w, t = np.array([0.5, 0.5]), np.array([1.0, 9.0])
+    >>> clients = {"num_steps": t, "accumulation": t, "failure_rates": np.zeros(2), "coefficients": np.ones(2)}
+    >>> fedavg = diagnose("fedavg", w, [TypicalRound(probabilities=w, **clients)])
     >>> fedavg.effective_weights.tolist(), round(fedavg.distance, 6), fedavg.forgotten, fedavg.step_length
     ([0.1, 0.9], 0.8, 0, 1.0)
     """
@@ -126,16 +127,16 @@ def diagnose(
     least = (w * np.sqrt(t / (1 - q))).sum(axis=1) ** 2
     work_of_draw = (p * t).sum(axis=1) + [each.questions / each.num_draws for each in rounds]
     return Diagnosis(
-        name,
-        w,
-        omega,
-        theory.chi_square(w, omega),
-        float(_ratio_sums((w - in_rounds) ** 2, in_rounds).mean()),
-        float(raw.sum() / (w * (1 - q) * a).sum()),
-        float(np.mean([each.work + each.questions for each in rounds])),
-        float("nan") if needs.memory else float(variances.mean()),
-        float("nan") if needs.memory else float((variances * work_of_draw / least).mean()),
-        needs,
+        name=name,
+        weights=w,
+        effective_weights=omega,
+        chi_square=theory.chi_square(w, omega),
+        round_chi_square=float(_ratio_sums((w - in_rounds) ** 2, in_rounds).mean()),
+        step_length=float(raw.sum() / (w * (1 - q) * a).sum()),
+        work=float(np.mean([each.work + each.questions for each in rounds])),
+        variance=float("nan") if needs.memory else float(variances.mean()),
+        variance_work=float("nan") if needs.memory else float((variances * work_of_draw / least).mean()),
+        needs=needs,
     )
 
 
@@ -213,9 +214,10 @@ def recommend(diagnoses: Sequence[Diagnosis]) -> Recommendation:
 
     Where none is consistent, the one whose objective is nearest to the target is taken.
 
-    >>> w, t, q = np.array([0.5, 0.5]), np.array([1.0, 9.0]), np.zeros(2)
-    >>> fedavg = diagnose("fedavg", w, [TypicalRound(t, q, t, w, np.ones(2))])
-    >>> fedacs = diagnose("fedacs", w, [TypicalRound(t, q, t, np.array([0.9, 0.1]), np.ones(2))])
+    >>> w, t = np.array([0.5, 0.5]), np.array([1.0, 9.0])
+    >>> clients = {"num_steps": t, "accumulation": t, "failure_rates": np.zeros(2), "coefficients": np.ones(2)}
+    >>> fedavg = diagnose("fedavg", w, [TypicalRound(probabilities=w, **clients)])
+    >>> fedacs = diagnose("fedacs", w, [TypicalRound(probabilities=np.array([0.9, 0.1]), **clients)])
     >>> recommend([fedavg, fedacs]).name
     'fedacs'
     """

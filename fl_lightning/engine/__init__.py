@@ -1,5 +1,5 @@
-"""How a cohort is trained fast."""
+"""How a cohort is trained fast: one class per way of training, behind :class:`fl_lightning.protocols.Trains`."""
 
-from fl_lightning.engine.local import Engine
+from fl_lightning.engine.engine import Engine
 
 __all__ = ["Engine"]

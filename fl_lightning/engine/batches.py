@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fl_lightning.engine.layout import as_it_is
+from fl_lightning.engine.cpu.layout import as_it_is
 from fl_lightning.protocols import Federation
 from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector

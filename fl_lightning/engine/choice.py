@@ -3,21 +3,21 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from fl_lightning.engine.client import ClientTrainer
+from fl_lightning.engine.cpu.layout import as_it_is, channels_last, has_images, plain_dropout
 from fl_lightning.engine.evaluation import batch_length, silent_logs
 from fl_lightning.engine.flat import FlatModel
-from fl_lightning.engine.layout import as_it_is, channels_last, has_images, plain_dropout
-from fl_lightning.engine.operations import CountOperations
-from fl_lightning.engine.sequential import ClientTrainer
 from fl_lightning.engine.stacked import StackTrainer
 
-MODES = ("auto", "stacked", "threads", "sequential", "reference")
+Mode = Literal["auto", "stacked", "threads", "sequential", "reference"]
 
 # Floating-point operations of one local step, measured on two cores: below the first, calling the operators costs more
 # than computing; above the second, one step keeps all cores busy by itself.
@@ -96,10 +96,10 @@ def _inspect(trainer: ClientTrainer) -> _Inspection:
     before = _attributes(module)
     batch = trainer.batches.sample()
     random_state = torch.get_rng_state()
-    with CountOperations() as counter:
+    with FlopCounterMode(display=False) as counter:
         trainer.backward(batch, 0)
     return _Inspection(
-        operations=counter.total * int(np.median(trainer.batches.lengths)) // max(1, batch_length(batch)),
+        operations=counter.get_total_flops() * int(np.median(trainer.batches.lengths)) // max(1, batch_length(batch)),
         random=not torch.equal(random_state, torch.get_rng_state()),
         changes_itself=before != _attributes(module),
         changes_buffers=not torch.equal(state.buffers, trainer.model.buffers),

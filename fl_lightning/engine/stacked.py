@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,14 @@ from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from fl_lightning.engine.batches import ClientBatches
+from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.flat import FlatModel
-from fl_lightning.engine.work import LocalWork, training_loss
+from fl_lightning.engine.loss import training_loss
+from fl_lightning.engine.tasks import empty_updates
+from fl_lightning.engine.threads import SideBySide
+from fl_lightning.protocols import LocalWork
 from fl_lightning.solvers import Solver
-from fl_lightning.types import IntVector, ModelState, Vector
+from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
 _FLOATS_IN_STACK = 1 << 20  # weights of a stack: together with gradients and activations they stay in the cache
 
@@ -106,6 +111,52 @@ class StackTrainer:
         for target, gradient in _pairs(out.split(self._lengths, dim=1), gradients):
             target.copy_(gradient[:count].reshape(target.shape))
         return losses[:count]
+
+
+@dataclass(frozen=True)
+class _TrainingStack:
+    """Trains the clients of a stack and writes their updates."""
+
+    state: ModelState
+    work: LocalWork
+    updates: Updates
+    stacks: list[IntVector]  # positions of the clients that are trained together
+    stack_trainers: dict[ClientTrainer, StackTrainer]
+
+    def __call__(self, trainer: ClientTrainer, number: int) -> None:
+        rows, out = self.stacks[number], self.updates
+        deltas, out.losses[rows] = self.stack_trainers[trainer].train(out.clients[rows], self.state, self.work)
+        out.deltas[torch.from_numpy(rows)] = deltas
+
+
+class Stacked(SideBySide):
+    """Trains stacks of clients side by side; questions are answered client by client.
+
+    Args:
+        trainers: One for each thread.
+        cpu_tuning: Whether modules are arranged for a processor while they train.
+        threads: Threads this process may use.
+        stack_trainers: One for each trainer.
+    """
+
+    def __init__(
+        self,
+        trainers: Sequence[ClientTrainer],
+        cpu_tuning: bool,
+        threads: int,
+        stack_trainers: Sequence[StackTrainer],
+    ) -> None:
+        super().__init__(trainers, cpu_tuning, threads)
+        self.stack_trainers = dict(zip(trainers, stack_trainers, strict=True))
+
+    def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
+        """Train each client from the global state and return what they send back, in the given order."""
+        updates = empty_updates(state, clients, work)
+        updates.buffers[:] = state.buffers
+        stacks = self.stack_trainers[self.trainers[0]].stacks(clients, work)
+        with self.prepared(training=True):
+            self.spread(_TrainingStack(state, work, updates, stacks, self.stack_trainers), range(len(stacks)))
+        return updates
 
 
 def _pairs(first: Sequence[Any], second: Sequence[Any]) -> Any:

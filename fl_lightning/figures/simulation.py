@@ -7,17 +7,18 @@ channel:
 .. math:: X \leftarrow X + \sum_m s\, \frac{n_m Z_m c_m}{K} B_m (e_m - X)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fl_lightning import theory
 from fl_lightning.diagnosis.dry_run import Algorithm
+from fl_lightning.planning import Planner
 from fl_lightning.protocols import Channel, Schedule
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.solvers import SGD, Solver
-from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPlan, Vector
+from fl_lightning.types import Cohort, Conditions, IntVector, RoundPlan, Vector
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def simulate(
         rounds: R.
         start: Value of each coordinate at the beginning.
     """
-    planners = [_Planner(variant, weights) for variant in variants]
+    planners = [_Laws(variant, weights) for variant in variants]
     points = np.full((len(variants), len(seeds), targets.shape[2]), start)
     optimum = np.einsum("m,smd->sd", weights, targets)
     sums = np.zeros_like(points)
@@ -68,9 +69,9 @@ def simulate(
     return [Curves(v.label, distance[:, i].T.copy(), average[:, i].T.copy()) for i, v in enumerate(variants)]
 
 
-def _factors(planners: "Sequence[_Planner]", index: int, seed: int) -> Vector:
+def _factors(planners: "Sequence[_Laws]", index: int, seed: int) -> Vector:
     """Return n Z c s B / K of every variant and client in one round under one seed, (variants, M)."""
-    drawn: dict[bytes, IntVector] = {}
+    drawn: dict[bytes, Cohort] = {}
     arrived: dict[tuple[int, bytes], IntVector] = {}
     conditions: dict[int, Conditions] = {}
     rows = []
@@ -81,10 +82,10 @@ def _factors(planners: "Sequence[_Planner]", index: int, seed: int) -> Vector:
         law = planner.law(conditions[id(variant.schedule)])
         if law.key not in drawn:
             drawn[law.key] = planner.draw(law.plan.cohort, index, seed)
-        counts = drawn[law.key]
+        cohort = drawn[law.key]
         link = (id(variant.channel), law.key + law.plan.profiles.failure_rates.tobytes())
         if link not in arrived:
-            plan = replace(law.plan, index=index, cohort=replace(law.plan.cohort, counts=counts))
+            plan = replace(law.plan, index=index, cohort=cohort)
             arrived[link] = variant.channel.configure_delivery(plan, seed)
         rows.append(arrived[link] * law.gain)
     return np.stack(rows)
@@ -99,53 +100,46 @@ class Law:
     key: bytes  # equal for equal ways of drawing
 
 
-class _Planner:
-    """Plans rounds of one variant as the loop does, and remembers the law while conditions stay."""
+class _Laws:
+    """Plans rounds of one variant as the loop does, and remembers what was worked out while conditions stay."""
 
     def __init__(self, variant: Variant, weights: Vector) -> None:
-        self.variant, self.weights = variant, weights
-        self._one_step = np.ones(len(weights), dtype=np.int64)
+        self.variant = variant
+        parts = variant.algorithm
+        self._planner = Planner(
+            schedule=variant.schedule,
+            sampling=parts.sampling,
+            aggregator=parts.aggregator,
+            solver=parts.solver,
+            calibration=parts.calibration,
+            weights=weights,
+            learning_rate=variant.lr,
+            steps_per_epoch=np.ones(len(weights), dtype=np.int64),
+        )
         self._conditions: Conditions | None = None
         self._known: tuple[Conditions, Law] | None = None
         self._gains: tuple[float, Vector] = (float("nan"), np.empty(0))
-        variant.algorithm.sampling.start(self._forecast)
+        self._planner.start()
 
     def conditions(self, index: int, seed: int) -> Conditions:
         """Return T and q; the very same object while they stay the same, so that nobody has to compare them again."""
-        new = self.variant.schedule.configure_conditions(index, self._one_step, seed)
+        new = replace(self._planner, seed=seed).conditions(index)
         if self._conditions is None or not _equal(self._conditions, new):
             self._conditions = new
         return self._conditions
 
-    def _forecast(self) -> Iterator[Profiles]:
-        for index in range(1, 257):
-            yield self._profiles(self.conditions(index, 0x5EED), self.variant.lr)
-
-    def _profiles(self, conditions: Conditions, lr: float) -> Profiles:
-        accumulation = self.variant.algorithm.solver.accumulation(conditions.num_steps, lr)
-        return Profiles(self.weights, conditions.num_steps, conditions.failure_rates, accumulation)
-
     def law(self, conditions: Conditions) -> Law:
+        """Return what a round under these conditions does."""
         known = self._known
         if known is None or not _equal(known[0], conditions):
             known = self._known = (conditions, self._law(conditions))
         return known[1]
 
     def _law(self, conditions: Conditions) -> Law:
-        parts = self.variant.algorithm
-
-        def plan_at(lr: float) -> RoundPlan:
-            profiles = self._profiles(conditions, lr)
-            cohort = parts.sampling.expected_cohort(profiles)
-            return RoundPlan(0, profiles, cohort, parts.aggregator.coefficients(profiles, cohort), lr)
-
-        def forecast_at(lr: float) -> Iterator[RoundPlan]:
-            raise ValueError("calibration.scope=average is not simulated: use round or none")
-
-        plan = parts.calibration(self.variant.lr, plan_at, forecast_at, parts.solver.depends_on_learning_rate)
-        cohort = plan.cohort
-        gain = plan.server_scale * plan.coefficients / cohort.num_draws * self._gain(plan)
-        return Law(plan, gain, cohort.probabilities.tobytes())
+        planner = self._planner
+        plan = planner.calibration(planner.undrawn(planner.profiles(conditions)), planner)
+        gain = plan.server_scale * plan.coefficients / plan.cohort.num_draws * self._gain(plan)
+        return Law(plan, gain, plan.cohort.probabilities.tobytes())
 
     def _gain(self, plan: RoundPlan) -> Vector:
         """Return B for each client, from a table that lasts as long as the learning rate."""
@@ -156,12 +150,10 @@ class _Planner:
             self._gains = (lr, np.concatenate([[0.0], table]))
         return self._gains[1][steps]
 
-    def draw(self, cohort: Cohort, index: int, seed: int) -> IntVector:
-        sampling = self.variant.algorithm.sampling
+    def draw(self, expected: Cohort, index: int, seed: int) -> Cohort:
+        """Return who is drawn."""
         rng = generator(seed, Purpose.SAMPLING, index)
-        draw = sampling.sampler.draw if sampling.drawing is None else sampling.drawing
-        counts: IntVector = draw(cohort.probabilities, cohort.num_draws, rng)
-        return counts
+        return self._planner.sampling.configure_cohort(expected, rng)
 
 
 def _equal(first: Conditions, second: Conditions) -> bool:
@@ -198,7 +190,7 @@ def predict(variant: Variant, targets: Vector, weights: Vector, num_rounds: int 
     exactly. The moments are those of draws with replacement whose repetitions share a link; where conditions vary from
     round to round they are averaged over ``num_rounds`` of them.
     """
-    planner = _Planner(variant, weights)
+    planner = _Laws(variant, weights)
     laws: dict[int, Law] = {}
     for index in range(1, num_rounds + 1):
         law = planner.law(planner.conditions(index, 0x5EED))

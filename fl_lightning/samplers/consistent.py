@@ -17,7 +17,9 @@ def consistent_factors(profiles: Profiles, probabilities: Vector) -> Vector:
     .. math:: c_m = s \frac{w_m}{p_m (1 - q_m) A_m}, \qquad s = \sum_j w_j (1 - q_j) A_j
 
     >>> w, a = np.array([0.5, 0.5]), np.array([2.0, 6.0])
-    >>> profiles = Profiles(w, a.astype(np.int64), np.zeros(2), a)
+    >>> profiles = Profiles(
+    ...     weights=w, num_steps=a.astype(np.int64), failure_rates=np.zeros(2), accumulation=a
+    ... )
     >>> consistent_factors(profiles, np.array([0.5, 0.5])).round(6).tolist()
     [2.0, 0.666667]
     """

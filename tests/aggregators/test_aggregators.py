@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,9 +28,10 @@ from fl_lightning.aggregators import (
     StaleMixture,
 )
 from fl_lightning.calibration import Calibration
-from fl_lightning.types import Cohort, Profiles, RoundPlan
+from fl_lightning.types import Cohort, Profiles
 from reference import aggregation as reference
 from reference.made_rounds import EMPTY_ROUNDS, D, K, M, made_rounds, played, trajectory
+from systems import made_plan
 
 Make = Callable[[], Aggregator]
 
@@ -95,7 +97,9 @@ def settings(cases: dict[str, tuple[Make, Callable]]) -> pytest.MarkDecorator:
 
 def records(seed: int = 0) -> tuple[Profiles, Cohort]:
     r = next(made_rounds(1, seed))
-    return Profiles(r.w, r.T, r.q, r.A), Cohort(r.p, r.c, r.n, K)
+    return Profiles(weights=r.w, num_steps=r.T, failure_rates=r.q, accumulation=r.A), Cohort(
+        probabilities=r.p, coefficients=r.c, counts=r.n, num_draws=K
+    )
 
 
 def test_made_rounds_contain_what_they_should() -> None:
@@ -218,7 +222,7 @@ def test_an_interval_that_ends_with_an_arrival_on_the_cutoff_counts_once() -> No
 
 
 def length(aggregator: Aggregator, profiles: Profiles, cohort: Cohort) -> float:
-    plan = RoundPlan(1, profiles, cohort, aggregator.coefficients(profiles, cohort), 1.0)
+    plan = made_plan(1, profiles, cohort, aggregator.coefficients(profiles, cohort), 1.0)
     return plan.step_length
 
 
@@ -226,7 +230,7 @@ def test_step_lengths_are_those_of_the_appendix() -> None:
     """With p = w, the calibrated rates of the FedACS paper, eta_3 to eta_5."""
     profiles, _ = records()
     w, q, a = profiles.weights, profiles.failure_rates, profiles.accumulation
-    cohort = Cohort(w, np.ones(M), np.zeros(M, dtype=np.int64), K)
+    cohort = Cohort(probabilities=w, coefficients=np.ones(M), counts=np.zeros(M, dtype=np.int64), num_draws=K)
     fedavg = np.sum(w * (1 - q) * a)
     for aggregator, expected in (
         (AnonymousMean(), fedavg),
@@ -253,9 +257,12 @@ def test_step_lengths_are_those_of_the_appendix() -> None:
 @pytest.mark.parametrize(("calibrate", "expected"), [(False, 1.0), (True, None)])
 def test_calibration_leaves_fedau_alone_unless_asked(calibrate: bool, expected: float | None) -> None:
     profiles, _ = records()
-    cohort = Cohort(profiles.weights, np.ones(M), np.zeros(M, dtype=np.int64), K)
+    cohort = Cohort(
+        probabilities=profiles.weights, coefficients=np.ones(M), counts=np.zeros(M, dtype=np.int64), num_draws=K
+    )
     coefficients = ParticipationIntervals(calibrate=calibrate).coefficients(profiles, cohort)
-    plan = Calibration()(0.1, lambda lr: RoundPlan(1, profiles, cohort, coefficients, lr), lambda lr: iter(()), False)
+    planner = type("FixedLaw", (), {"at_rate": lambda self, plan, lr: replace(plan, learning_rate=lr)})()
+    plan = Calibration()(made_plan(1, profiles, cohort, coefficients, 0.1), planner)
     amounts = profiles.weights * profiles.accumulation
     factor = expected or amounts @ (1 - profiles.failure_rates) / amounts.sum()
     assert plan.learning_rate == pytest.approx(0.1 * factor)
@@ -264,7 +271,12 @@ def test_calibration_leaves_fedau_alone_unless_asked(calibrate: bool, expected: 
 
 def test_the_combined_correction_is_the_consistent_one_for_any_law() -> None:
     profiles, cohort = records()
-    restored = Cohort(cohort.probabilities, profiles.weights / cohort.probabilities, cohort.counts, K)
+    restored = Cohort(
+        probabilities=cohort.probabilities,
+        coefficients=profiles.weights / cohort.probabilities,
+        counts=cohort.counts,
+        num_draws=K,
+    )
     coefficients = CommunicationAwareNormalizedMean(tau=2.0).coefficients(profiles, restored)
     expected = theory.consistent_coefficients(
         profiles.weights, cohort.probabilities, profiles.failure_rates, profiles.accumulation, scale=2.0
@@ -276,7 +288,9 @@ def test_clients_that_never_arrive_have_no_part_in_what_memory_optimises() -> No
     profiles, cohort = records()
     rates = profiles.failure_rates.copy()
     rates[2] = 1.0
-    profiles = Profiles(profiles.weights, profiles.num_steps, rates, profiles.accumulation)
+    profiles = Profiles(
+        weights=profiles.weights, num_steps=profiles.num_steps, failure_rates=rates, accumulation=profiles.accumulation
+    )
     for aggregator in (LastKnownUpdates("paper"), MemorizedMean(), StaleMixture(), ControlVariates()):
         coefficients = aggregator.coefficients(profiles, cohort)
         assert np.isfinite(coefficients).all()

@@ -17,15 +17,23 @@ from fl_lightning.callbacks import (
 )
 from fl_lightning.callbacks.channels.radio import rayleigh_outage
 from fl_lightning.types import Cohort, Profiles, RoundPlan
-from systems import gaussian_federation, linear_module, small_loop
+from systems import gaussian_federation, linear_module, made_plan, small_loop
 
 
 def plan_of(rates, counts=None, index: int = 1) -> RoundPlan:
     rates = np.asarray(rates, dtype=float)
     ones = np.ones(len(rates))
     counts = ones.astype(np.int64) if counts is None else np.asarray(counts)
-    profiles = Profiles(ones / len(rates), ones.astype(np.int64), rates, ones)
-    return RoundPlan(index, profiles, Cohort(ones / len(rates), ones, counts, int(counts.sum())), ones, 0.1)
+    profiles = Profiles(
+        weights=ones / len(rates), num_steps=ones.astype(np.int64), failure_rates=rates, accumulation=ones
+    )
+    return made_plan(
+        index,
+        profiles,
+        Cohort(probabilities=ones / len(rates), coefficients=ones, counts=counts, num_draws=int(counts.sum())),
+        ones,
+        0.1,
+    )
 
 
 def losses(channel, rates, num_rounds: int, seed: int = 0) -> np.ndarray:

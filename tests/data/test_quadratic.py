@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from fl_lightning.data import Quadratic, QuadraticFederation
-from fl_lightning.types import Cohort, Profiles, RoundPlan
+from fl_lightning.types import Cohort, Profiles
+from systems import made_plan
 
 WEIGHTS = np.array([0.5, 0.3, 0.2])
 STEPS = np.array([1, 2, 4])
@@ -11,9 +12,9 @@ FAILURES = np.array([0.5, 0.25, 0.0])
 
 
 def plan(probabilities):
-    profiles = Profiles(WEIGHTS, STEPS, FAILURES, STEPS.astype(np.float64))
-    cohort = Cohort(probabilities, np.ones(3), np.array([1, 1, 0]), 2)
-    return RoundPlan(1, profiles, cohort, np.ones(3), 0.001)
+    profiles = Profiles(weights=WEIGHTS, num_steps=STEPS, failure_rates=FAILURES, accumulation=STEPS.astype(np.float64))
+    cohort = Cohort(probabilities=probabilities, coefficients=np.ones(3), counts=np.array([1, 1, 0]), num_draws=2)
+    return made_plan(1, profiles, cohort, np.ones(3), 0.001)
 
 
 def test_distances_to_both_optima():

@@ -20,7 +20,14 @@ W = np.array([0.1, 0.2, 0.15, 0.25, 0.1, 0.2])
 
 
 def played(probabilities, coefficients=1.0, **settings) -> TypicalRound:
-    return TypicalRound(T, Q, T, np.asarray(probabilities), np.full(6, 1.0) * coefficients, **settings)
+    return TypicalRound(
+        num_steps=T,
+        failure_rates=Q,
+        accumulation=T,
+        probabilities=np.asarray(probabilities),
+        coefficients=np.full(6, 1.0) * coefficients,
+        **settings,
+    )
 
 
 def test_one_round_agrees_with_the_theory():
@@ -50,7 +57,17 @@ def test_variance_times_work_is_least_for_the_work_aware_law_and_known_for_fedac
 
 
 def test_rounds_are_averaged_by_the_length_of_their_calibrated_steps():
-    long, short = played(W, scale=3.0), TypicalRound(T[::-1].copy(), Q, T[::-1].copy(), W, np.ones(6), scale=0.5)
+    long, short = (
+        played(W, scale=3.0),
+        TypicalRound(
+            num_steps=T[::-1].copy(),
+            failure_rates=Q,
+            accumulation=T[::-1].copy(),
+            probabilities=W,
+            coefficients=np.ones(6),
+            scale=0.5,
+        ),
+    )
     result = diagnose("x", W, [long, short])
     expected = 3.0 * W * (1 - Q) * T + 0.5 * W * (1 - Q) * T[::-1]
     np.testing.assert_allclose(result.effective_weights, expected / expected.sum())
@@ -91,7 +108,15 @@ def test_the_recommendation_is_the_consistent_one_of_least_variance_times_work()
 
 
 def test_of_equally_good_algorithms_the_one_that_needs_least_is_recommended():
-    rounds = [TypicalRound(np.full(6, 5.0), np.zeros(6), np.full(6, 5.0), W, np.ones(6))]
+    rounds = [
+        TypicalRound(
+            num_steps=np.full(6, 5.0),
+            failure_rates=np.zeros(6),
+            accumulation=np.full(6, 5.0),
+            probabilities=W,
+            coefficients=np.ones(6),
+        )
+    ]
     knowing, plain = diagnose("a", W, rounds, Needs(("q", "work"))), diagnose("fedavg", W, rounds)
     choice = recommend([knowing, plain])
     assert choice.name == "fedavg"

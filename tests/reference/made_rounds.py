@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from fl_lightning.aggregators import Aggregator
-from fl_lightning.types import Cohort, Profiles, RoundPlan, Updates
+from fl_lightning.types import Cohort, Profiles, Updates
+from systems import made_plan
 
 M, D, K = 7, 4, 5
 EMPTY_ROUNDS = (1, 6, 7, 15)
@@ -65,13 +66,22 @@ def trajectory(aggregator: Aggregator, rounds: list[MadeRound]) -> Iterator[np.n
 
 def played(aggregator: Aggregator, r: MadeRound, x: torch.Tensor) -> torch.Tensor:
     """Play one round and return the next model."""
-    profiles, cohort = Profiles(r.w, r.T, r.q, r.A), Cohort(r.p, r.c, r.n, K)
-    plan = RoundPlan(r.index, profiles, cohort, aggregator.coefficients(profiles, cohort), r.lr, r.scale)
+    profiles, cohort = (
+        Profiles(weights=r.w, num_steps=r.T, failure_rates=r.q, accumulation=r.A),
+        Cohort(probabilities=r.p, coefficients=r.c, counts=r.n, num_draws=K),
+    )
+    plan = made_plan(r.index, profiles, cohort, aggregator.coefficients(profiles, cohort), r.lr, r.scale)
     clients = aggregator.trains(plan, r.z)
     deltas = torch.zeros((len(clients), D), dtype=x.dtype)
     for row, m in enumerate(clients.tolist()):
         shift = aggregator.gradient_shift(m)
         start = aggregator.start(m, x).numpy()
         deltas[row] = torch.from_numpy(r.delta(m, start, 0.0 if shift is None else shift.numpy()))
-    updates = Updates(clients, deltas, torch.zeros((len(clients), 0)), r.T[clients], np.zeros(len(clients)))
+    updates = Updates(
+        clients=clients,
+        deltas=deltas,
+        buffers=torch.zeros((len(clients), 0)),
+        num_steps=r.T[clients],
+        losses=np.zeros(len(clients)),
+    )
     return aggregator(x, updates, r.z, plan)

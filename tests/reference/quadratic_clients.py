@@ -15,7 +15,9 @@ import torch
 from fl_lightning.aggregators import Aggregator, ServerOptimizer
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.samplers import Sampler
-from fl_lightning.types import Profiles, RoundPlan, RoundResult, Updates
+from fl_lightning.seeding import Purpose, generator
+from fl_lightning.types import Profiles, RoundResult, Updates
+from systems import made_plan
 
 Formula = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 _BURN_IN_SCALE = 6.0
@@ -62,7 +64,7 @@ class System:
     def profiles(self, num_rounds: int, copies: int, seed: int) -> Iterator[Profiles]:
         weights = np.tile(self.weights / copies, copies)
         for steps, rates in zip(*self.conditions(num_rounds, copies, seed), strict=True):
-            yield Profiles(weights, steps, rates, self.accumulation(steps))
+            yield Profiles(weights=weights, num_steps=steps, failure_rates=rates, accumulation=self.accumulation(steps))
 
 
 def _geometric_sum(num_steps: np.ndarray, decay: float) -> np.ndarray:
@@ -88,7 +90,13 @@ class QuadraticProbe:
 
 
 def _updates(clients: np.ndarray, deltas: torch.Tensor, num_steps: np.ndarray) -> Updates:
-    return Updates(clients, deltas, deltas.new_empty((len(clients), 0)), num_steps[clients], np.zeros(len(clients)))
+    return Updates(
+        clients=clients,
+        deltas=deltas,
+        buffers=deltas.new_empty((len(clients), 0)),
+        num_steps=num_steps[clients],
+        losses=np.zeros(len(clients)),
+    )
 
 
 def _gradients(
@@ -122,16 +130,18 @@ def measured_weights(
     for index, profiles in enumerate(system.profiles(num_rounds, copies, seed), start=1):
         gains = torch.from_numpy(system.gain(profiles.num_steps))
         probe = QuadraticProbe(model, targets, profiles.num_steps, gains)
-        cohort = selection.configure_cohort(index, profiles, probe, seed)
+        rng = generator(seed, Purpose.SAMPLING, index)
+        selection.ask(profiles, probe, rng)
+        cohort = selection.configure_cohort(selection.expected_cohort(profiles), rng)
         coefficients = aggregator.coefficients(profiles, cohort)
         scale = system.server_scale * (_BURN_IN_SCALE if index <= burn_in else 1)
-        plan = RoundPlan(index, profiles, cohort, coefficients, system.learning_rate, scale)
+        plan = made_plan(index, profiles, cohort, coefficients, system.learning_rate, scale)
         delivered = channel.configure_delivery(plan, seed)
         clients = aggregator.trains(plan, delivered)
         deltas = gains[torch.from_numpy(clients)][:, None] * _gradients(aggregator, clients, model, targets)
         updates = _updates(clients, deltas, profiles.num_steps)
         model = aggregator(model, updates, delivered, plan)
-        sampler.observe(RoundResult(plan, delivered, updates, {}, 0.0))
+        sampler.observe(RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0))
         if index > burn_in:
             total += model
     return (total / (num_rounds - burn_in)).numpy()
@@ -146,8 +156,8 @@ def reported_weights(
     total = np.zeros(system.num_kinds * copies)
     for profiles in system.profiles(num_rounds, copies, seed):
         cohort = selection.expected_cohort(profiles)
-        plan = RoundPlan(1, profiles, cohort, aggregator.coefficients(profiles, cohort), system.learning_rate)
-        total += plan.contribution
+        plan = made_plan(1, profiles, cohort, aggregator.coefficients(profiles, cohort), system.learning_rate)
+        total += plan.expected.contribution
     kinds = total.reshape(copies, -1).sum(axis=0)
     return kinds / kinds.sum()
 

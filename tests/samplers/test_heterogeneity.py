@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from fl_lightning import theory
 from fl_lightning.callbacks import HeterogeneitySchedule, SamplerSelection
 from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance, Sampler, VarianceOptimal, WorkAware
-from fl_lightning.types import Cohort, Profiles, RoundPlan, RoundResult, Updates
-from systems import PAPER_GROUPS, gaussian_federation, linear_module, small_loop
+from fl_lightning.types import Cohort, Profiles, RoundResult, Updates
+from systems import PAPER_GROUPS, gaussian_federation, linear_module, made_plan, small_loop
 
 W = np.array([0.1, 0.2, 0.15, 0.25, 0.1, 0.2])
 ETA, M, K = 2e-3, 6, 3
@@ -16,7 +16,12 @@ ETA, M, K = 2e-3, 6, 3
 
 def _profiles(weights, num_steps, failure_rates) -> Profiles:
     num_steps = np.asarray(num_steps, dtype=np.int64)
-    return Profiles(np.asarray(weights, dtype=float), num_steps, np.asarray(failure_rates), num_steps.astype(float))
+    return Profiles(
+        weights=np.asarray(weights, dtype=float),
+        num_steps=num_steps,
+        failure_rates=np.asarray(failure_rates),
+        accumulation=num_steps.astype(float),
+    )
 
 
 def _dynamic(rng: np.random.Generator) -> Profiles:
@@ -26,8 +31,20 @@ def _dynamic(rng: np.random.Generator) -> Profiles:
 
 
 def _result(profiles: Profiles, cohort: Cohort, delivered: np.ndarray) -> RoundResult:
-    none = Updates(np.empty(0, np.int64), torch.empty(0, 1), torch.empty(0, 0), np.empty(0, np.int64), np.empty(0))
-    return RoundResult(RoundPlan(1, profiles, cohort, cohort.coefficients, ETA), delivered, none, {}, 0.0)
+    none = Updates(
+        clients=np.empty(0, np.int64),
+        deltas=torch.empty(0, 1),
+        buffers=torch.empty(0, 0),
+        num_steps=np.empty(0, np.int64),
+        losses=np.empty(0),
+    )
+    return RoundResult(
+        plan=made_plan(1, profiles, cohort, cohort.coefficients, ETA),
+        delivered=delivered,
+        updates=none,
+        metrics={},
+        training_seconds=0.0,
+    )
 
 
 @settings(deadline=None)
@@ -39,7 +56,7 @@ def test_effective_weights_are_the_wanted_ones_on_random_systems(make, num_clien
     weights /= weights.sum()
     profiles = _profiles(weights, rng.integers(1, 1000, num_clients), rng.uniform(0, 0.999, num_clients))
     cohort = SamplerSelection(make(), 3).expected_cohort(profiles)
-    plan = RoundPlan(1, profiles, cohort, cohort.coefficients, 0.1)
+    plan = made_plan(1, profiles, cohort, cohort.coefficients, 0.1)
     assert cohort.probabilities.sum() == pytest.approx(1, abs=1e-12)
     assert np.abs(plan.effective_weights - weights).max() < 1e-12
     assert plan.chi_square < 1e-12
@@ -68,7 +85,7 @@ def _basis_weights(sampler: Sampler, num_rounds: int, seed: int) -> np.ndarray:
     sampler.start(forecast)
     for index in range(num_rounds):
         profiles = _dynamic(rng)
-        cohort = selection._cohort(profiles, rng)
+        cohort = selection.configure_cohort(selection.expected_cohort(profiles), rng)
         delivered = np.where(rng.random(M) >= profiles.failure_rates, cohort.counts, 0)
         amount = delivered * cohort.coefficients * (1 - (1 - ETA) ** profiles.num_steps) / K
         x = x + amount - amount.sum() * x
@@ -93,7 +110,7 @@ def test_estimates_are_right_for_independent_links_as_well(rng: np.random.Genera
     sampler.probabilities(profiles, 20)
     for _ in range(500):
         counts = rng.multinomial(20, [0.9, 0.1])
-        cohort = Cohort(profiles.weights, np.ones(2), counts, 20)
+        cohort = Cohort(probabilities=profiles.weights, coefficients=np.ones(2), counts=counts, num_draws=20)
         sampler.observe(_result(profiles, cohort, rng.binomial(counts, 1 - rates)))
     assert sampler.probabilities(profiles, 20) == pytest.approx([0.9, 0.1], abs=0.01)
 
@@ -114,7 +131,7 @@ def test_mean_knowledge_of_conditions_that_are_drawn_once_is_exact() -> None:
     schedule = HeterogeneitySchedule(groups=PAPER_GROUPS, dynamic=False)
     loop = small_loop(HeterogeneityAware("mean"), schedule=schedule, rounds=1)
     loop.run(linear_module(), gaussian_federation())
-    conditions = schedule.configure_conditions(1, loop.steps_per_epoch, loop.seed)
+    conditions = schedule.configure_conditions(1, loop.planner.steps_per_epoch, loop.seed)
     profiles = _profiles(loop.client_weights, conditions.num_steps, conditions.failure_rates)
     expected = HeterogeneityAware().probabilities(profiles, K)
     assert loop.sampling.sampler.probabilities(profiles, K) == pytest.approx(expected, rel=1e-12)

@@ -334,7 +334,9 @@ def test_state_survives_a_file(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_law_is_known_before_anybody_is_asked(name: str) -> None:
     num_steps = np.arange(1, M + 1)
-    profiles = Profiles(WEIGHTS, num_steps, np.linspace(0, 0.5, M), num_steps.astype(float))
+    profiles = Profiles(
+        weights=WEIGHTS, num_steps=num_steps, failure_rates=np.linspace(0, 0.5, M), accumulation=num_steps.astype(float)
+    )
     cohort = SamplerSelection(CASES[name][0](), K).expected_cohort(profiles)
     assert cohort.probabilities.sum() == pytest.approx(1)
     assert np.isfinite(cohort.coefficients).all()
@@ -364,7 +366,9 @@ def test_hics_draws_as_often_as_it_says() -> None:
     sampler = samplers.EntropyClusters(4, entropy_variance_threshold=1e9)
     run(sampler)
     num_steps = np.ones(M, dtype=np.int64)
-    p = sampler.probabilities(Profiles(WEIGHTS, num_steps, np.zeros(M), np.ones(M)), K)
+    p = sampler.probabilities(
+        Profiles(weights=WEIGHTS, num_steps=num_steps, failure_rates=np.zeros(M), accumulation=np.ones(M)), K
+    )
     rng = np.random.default_rng(0)
     counts = np.array([sampler.draw(p, K, rng) for _ in range(5000)])
     assert np.ptp(p) > 0.01
@@ -373,7 +377,12 @@ def test_hics_draws_as_often_as_it_says() -> None:
 
 
 def test_selections_that_are_impossible_are_refused() -> None:
-    profiles = Profiles(np.array([0.5, 0.5, 0.0]), np.ones(3, dtype=np.int64), np.zeros(3), np.ones(3))
+    profiles = Profiles(
+        weights=np.array([0.5, 0.5, 0.0]),
+        num_steps=np.ones(3, dtype=np.int64),
+        failure_rates=np.zeros(3),
+        accumulation=np.ones(3),
+    )
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match="3 clients cannot be chosen among 2 candidates"):
         samplers.PowerOfChoice().prepare(profiles, 3, None, rng)

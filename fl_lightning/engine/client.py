@@ -8,7 +8,8 @@ import torch
 
 from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.flat import FlatModel
-from fl_lightning.engine.work import LocalWork, training_loss
+from fl_lightning.engine.loss import training_loss
+from fl_lightning.protocols import LocalWork
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import Solver
 from fl_lightning.types import ModelState

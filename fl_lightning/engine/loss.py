@@ -1,24 +1,9 @@
-"""What the clients of a round have to do, and the loss of one step of it."""
+"""The loss of one local step."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-
-from fl_lightning.types import IntVector
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """What the clients of a round have to do, the same whoever does it."""
-
-    round_index: int
-    num_steps: IntVector  # T of all M clients
-    learning_rate: float
-    start: Callable[[int, torch.Tensor], torch.Tensor]  # the weights a client starts from
-    gradient_shift: Callable[[int], torch.Tensor | None]  # what a client adds to its gradients
 
 
 def training_loss(module: LightningModule, batch: Any, index: int) -> torch.Tensor:

@@ -1,0 +1,94 @@
+"""Planning a round: conditions, profiles, probabilities, calibrated rate, and last of all the draw."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fl_lightning.aggregators import Aggregator
+from fl_lightning.calibration import Calibration
+from fl_lightning.protocols import Probe, Sampling, Schedule
+from fl_lightning.seeding import Purpose, forecast_round, generator
+from fl_lightning.solvers import Solver
+from fl_lightning.types import Conditions, Expectation, IntVector, Profiles, RoundPlan, Vector
+
+_FORECAST_ROUNDS, _FORECAST_VALUES = 256, 10_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """Decides everything about a round that can be decided before training.
+
+    The order is: the clients are asked once; p, c, A and the calibrated rate are found without drawing anybody; the
+    draw comes last and once. The federated loop, the diagnosis, the toy and a loop of your own all plan with it.
+    """
+
+    schedule: Schedule
+    sampling: Sampling
+    aggregator: Aggregator
+    solver: Solver
+    calibration: Calibration
+    weights: Vector  # w, sums to 1, (M,)
+    learning_rate: float  # eta_1, before calibration
+    steps_per_epoch: IntVector  # of each client, for schedules that count passes over the data, (M,)
+    seed: int = 0
+
+    def start(self) -> None:
+        """Let the sampling look at typical rounds; call it once, before the first round."""
+        self.sampling.start(self.typical_profiles)
+
+    def conditions(self, index: int) -> Conditions:
+        """Return T and q of all clients in a round."""
+        return self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
+
+    def plan(self, index: int, conditions: Conditions | None = None, probe: Probe | None = None) -> RoundPlan:
+        """Return the plan of a round.
+
+        Args:
+            index: Of the round, counted from 1.
+            conditions: T and q; those of the schedule by default.
+            probe: Answers a sampler's questions to the clients; needed only by samplers that ask.
+        """
+        rng = generator(self.seed, Purpose.SAMPLING, index)
+        profiles = self.profiles(self.conditions(index) if conditions is None else conditions)
+        self.sampling.ask(profiles, probe, rng)
+        plan = self.calibration(self.undrawn(profiles, index), self)
+        cohort = self.sampling.configure_cohort(plan.cohort, rng)
+        return replace(plan, cohort=cohort, probed_steps=0 if probe is None else probe.num_steps)
+
+    def profiles(self, conditions: Conditions, learning_rate: float | None = None) -> Profiles:
+        """Return what the server may know about the clients, at a learning rate (the base rate by default)."""
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        return Profiles(
+            weights=self.weights,
+            num_steps=conditions.num_steps,
+            failure_rates=conditions.failure_rates,
+            accumulation=self.solver.accumulation(conditions.num_steps, rate),
+        )
+
+    def undrawn(self, profiles: Profiles, index: int = 0, learning_rate: float | None = None) -> RoundPlan:
+        """Return the plan of a round before calibration and draw."""
+        cohort = self.sampling.expected_cohort(profiles)
+        expected = Expectation(profiles, cohort.probabilities, self.aggregator.coefficients(profiles, cohort))
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        return RoundPlan(index=index, expected=expected, cohort=cohort, learning_rate=rate)
+
+    def at_rate(self, plan: RoundPlan, learning_rate: float) -> RoundPlan:
+        """Return an undrawn plan at another rate; p, c and A are worked out again only where they depend on it."""
+        if not self.solver.depends_on_learning_rate:
+            return replace(plan, learning_rate=learning_rate)
+        conditions = Conditions(plan.profiles.num_steps, plan.profiles.failure_rates)
+        return self.undrawn(self.profiles(conditions, learning_rate), plan.index, learning_rate)
+
+    def typical_profiles(self) -> Iterator[Profiles]:
+        """Yield the profiles of rounds that will not be played: one period of a schedule that repeats itself."""
+        period = getattr(self.schedule, "period", None)
+        most = max(16, min(_FORECAST_ROUNDS, _FORECAST_VALUES // len(self.weights)))
+        rounds = range(1, most + 1) if period is None else np.unique(np.linspace(1, period, min(period, most)).round())
+        for index in map(int, rounds):
+            yield self.profiles(self.conditions(forecast_round(index) if period is None else index))
+
+    def typical_plans(self, learning_rate: float) -> Iterator[RoundPlan]:
+        """Yield undrawn plans of typical rounds at a learning rate."""
+        for profiles in self.typical_profiles():
+            yield self.at_rate(self.undrawn(profiles), learning_rate)
