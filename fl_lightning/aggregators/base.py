@@ -1,14 +1,13 @@
 """What an aggregator is: one method that returns c, or a direction of its own where it has memory."""
 
-from typing import Any
-
 import numpy as np
 import torch
 
+from fl_lightning.memory import Remembers
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
-class Aggregator:
+class Aggregator(Remembers):
     r"""Turns what arrived into the next global weights.
 
     .. math:: X \leftarrow X - \eta \cdot \frac1K \sum_{m\ \mathrm{delivered}} n_m c_m \Delta_m
@@ -49,13 +48,6 @@ class Aggregator:
     def __call__(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the next global weights, (d,)."""
         return weights - self.step(weights, updates, delivered, plan)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the memory, as tensors, numbers and containers of them."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`state_dict` returned."""
 
 
 def weighted_sum(shares: Vector, rows: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,8 @@ class ParticipationIntervals(Aggregator):
             then longer than FedAvg's. Omega is reported truly in both cases.
     """
 
+    memory = ("elapsed", "num_intervals", "mean_interval")
+
     def __init__(self, cutoff: int = 50, server_lr: float = 1.0, calibrate: bool = False) -> None:
         if cutoff < 1:
             raise ValueError(f"cutoff={cutoff} must be at least 1 round")
@@ -62,17 +64,3 @@ class ParticipationIntervals(Aggregator):
         self.mean_interval = np.where(ended, mean, self.mean_interval)
         self.num_intervals = self.num_intervals + ended
         self.elapsed = np.where(ended, 0, elapsed)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the counters."""
-        return {
-            "elapsed": torch.from_numpy(self.elapsed.copy()),
-            "num_intervals": torch.from_numpy(self.num_intervals.copy()),
-            "mean_interval": torch.from_numpy(self.mean_interval.copy()),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the counters back."""
-        self.elapsed = state["elapsed"].numpy().copy()
-        self.num_intervals = state["num_intervals"].numpy().copy()
-        self.mean_interval = state["mean_interval"].numpy().copy()

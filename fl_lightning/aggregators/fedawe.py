@@ -1,7 +1,5 @@
 """FedAWE: clients with models of their own make up for the rounds they missed."""
 
-from typing import Any
-
 import torch
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation
@@ -27,6 +25,8 @@ class EchoedInnovations(Aggregator):
         normalize: Divide the innovation by A and multiply by the mean A of all clients, which corrects the work too.
         server_lr: eta_g, factor on the innovation.
     """
+
+    memory = ("models", "synchronised", "last_arrival")
 
     def __init__(self, weighted: bool = True, normalize: bool = False, server_lr: float = 1.0) -> None:
         if not 0 < server_lr < float("inf"):
@@ -65,13 +65,3 @@ class EchoedInnovations(Aggregator):
         lengths = (plan.learning_rate * plan.server_scale * echoes).to(updates.deltas)
         self.last_arrival[rows] = plan.index
         return weights - (self.models[rows] - lengths[:, None] * updates.deltas).mean(dim=0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the clients' models and when they arrived last."""
-        return {"models": self.models, "synchronised": self.synchronised, "last_arrival": self.last_arrival}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self.models.copy_(state["models"])
-        self.synchronised.copy_(state["synchronised"])
-        self.last_arrival.copy_(state["last_arrival"])

@@ -1,7 +1,5 @@
 """FedPBC: the global model goes only to those who were heard, the others train on from their own."""
 
-from typing import Any
-
 import torch
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients
@@ -25,6 +23,8 @@ class PostponedBroadcast(Aggregator):
     :math:`M n_m c_m / K = M w_m`, and all of them are charged for their work. With another sampler only drawn clients
     train. The clients' models take M times the size of the model.
     """
+
+    memory = ("models", "synchronised")
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for a model of each client; all start from the global one."""
@@ -55,12 +55,3 @@ class PostponedBroadcast(Aggregator):
         if not self.synchronised.any():
             return torch.zeros_like(weights)
         return weights - self.models[self.synchronised].mean(dim=0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the clients' models."""
-        return {"models": self.models, "synchronised": self.synchronised}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self.models.copy_(state["models"])
-        self.synchronised.copy_(state["synchronised"])

@@ -1,7 +1,5 @@
 """MIFA: the mean of what every client sent last."""
 
-from typing import Any
-
 import torch
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
@@ -18,9 +16,11 @@ class MemorizedMean(Aggregator):
     takes M times the size of the model.
     """
 
+    memory = ("last_updates",)
+
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for one update of each client."""
-        self.memory = weights.new_zeros((num_clients, len(weights)))
+        self.last_updates = weights.new_zeros((num_clients, len(weights)))
 
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return w / (p (1-q)): all of w is applied in each round."""
@@ -28,13 +28,5 @@ class MemorizedMean(Aggregator):
 
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Remember what arrived and return the mean of the memory."""
-        self.memory[torch.from_numpy(updates.clients)] = updates.deltas
-        return weighted_sum(plan.profiles.weights, self.memory)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the memory."""
-        return {"memory": self.memory}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the memory back."""
-        self.memory.copy_(state["memory"])
+        self.last_updates[torch.from_numpy(updates.clients)] = updates.deltas
+        return weighted_sum(plan.profiles.weights, self.last_updates)

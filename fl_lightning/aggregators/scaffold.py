@@ -1,7 +1,5 @@
 """SCAFFOLD: control variates that take the drift out of local training."""
 
-from typing import Any
-
 import torch
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
@@ -24,6 +22,8 @@ class ControlVariates(Aggregator):
             when it was lost. The server then no longer knows the mean of the c_m and the limit is wrong; this common
             mistake is here to show it, and the reported Omega does not contain it.
     """
+
+    memory = ("server_control", "client_controls")
 
     def __init__(self, commit: str = "ack") -> None:
         if commit not in ("ack", "always"):
@@ -59,12 +59,3 @@ class ControlVariates(Aggregator):
         committed = plan.profiles.weights[clients] * (delivered[clients] > 0)
         self.server_control = self.server_control + weighted_sum(committed, changes)
         return weighted_sum(delivered[clients] * cohort.coefficients[clients] / cohort.num_draws, updates.deltas)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the control variates."""
-        return {"server_control": self.server_control, "client_controls": self.client_controls}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the control variates back."""
-        self.server_control = state["server_control"].to(self.server_control)
-        self.client_controls.copy_(state["client_controls"])

@@ -1,7 +1,5 @@
 """FedAvgM, FedAdam, FedYogi: an optimizer on the server, on top of any aggregator."""
 
-from typing import Any
-
 import torch
 
 from fl_lightning.aggregators.base import Aggregator
@@ -19,6 +17,8 @@ class ServerOptimizer(Aggregator):
         aggregator: Makes the gradient.
         lr: Factor on the step.
     """
+
+    memory = ("moments", "aggregator")
 
     def __init__(self, aggregator: Aggregator, lr: float) -> None:
         if not 0 < lr < float("inf"):
@@ -61,15 +61,6 @@ class ServerOptimizer(Aggregator):
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the step that the optimizer makes of the other aggregator's."""
         return self.lr * self.transform(self.aggregator.step(weights, updates, delivered, plan), self.moments)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the moments and the other aggregator's memory."""
-        return {"moments": dict(self.moments), "aggregator": self.aggregator.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self.moments = {name: value.to(self.moments[name]) for name, value in state["moments"].items()}
-        self.aggregator.load_state_dict(state["aggregator"])
 
 
 def checked_share(name: str, value: float) -> float:

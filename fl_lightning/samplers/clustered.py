@@ -1,7 +1,5 @@
 """Clustered sampling: each of the K draws has a distribution of its own, so that unlike clients come together."""
 
-from typing import Any
-
 import numpy as np
 
 from fl_lightning.samplers.base import Sampler
@@ -40,6 +38,8 @@ class ClusteredBySimilarity(Sampler):
     one was never heard counts as pi/2. Takes O(M d + M^2) memory and O(M^2) time in each round.
     """
 
+    memory = ("_memory",)
+
     def __init__(self) -> None:
         self._memory = LastUpdates()
 
@@ -59,11 +59,3 @@ class ClusteredBySimilarity(Sampler):
         """Remember the updates of those that were heard."""
         clients, gradients = delivered_gradients(result)
         self._memory.store(result.plan.profiles.num_clients, clients, gradients)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the remembered updates."""
-        return self._memory.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._memory.load_state_dict(state)

@@ -1,7 +1,5 @@
 """The consistent family: any way of drawing optimises the target objective if drawn clients scale their updates."""
 
-from typing import Any
-
 import numpy as np
 
 from fl_lightning import theory
@@ -39,6 +37,8 @@ class VarianceOptimal(Sampler):
         use_norms: Take g, the norm of each client's mean gradient, from what was last heard of it; otherwise 1.
     """
 
+    memory = ("_heard",)
+
     def __init__(self, use_norms: bool = False) -> None:
         self.use_norms = use_norms
         self._heard = LastNorms()
@@ -56,14 +56,6 @@ class VarianceOptimal(Sampler):
         """Remember the norms of those that were heard."""
         if self.use_norms:
             self._heard.observe(result)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the remembered norms."""
-        return self._heard.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._heard.load_state_dict(state)
 
 
 class WorkAware(VarianceOptimal):
@@ -91,6 +83,8 @@ class Consistent(Sampler):
     Args:
         sampler: Decides who is drawn; its own factors are not used.
     """
+
+    memory = ("sampler",)
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
@@ -122,11 +116,3 @@ class Consistent(Sampler):
     def observe(self, result: RoundResult) -> None:
         """Let the other sampler learn."""
         self.sampler.observe(result)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the other sampler has learned."""
-        return self.sampler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back."""
-        self.sampler.load_state_dict(state)

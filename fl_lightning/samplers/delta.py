@@ -1,9 +1,6 @@
 """DELTA: clients whose gradient is large or unlike the others' are drawn more often."""
 
-from typing import Any
-
 import numpy as np
-import torch
 
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
 from fl_lightning.samplers.memory import delivered_gradients, row_norms
@@ -25,6 +22,8 @@ class DiversityBased(Sampler):
         beta: Weight of the difference from the others against the length.
         floor: No client's probability falls below ``floor / M``.
     """
+
+    memory = ("_law",)
 
     def __init__(self, beta: float = 0.5, floor: float = 1e-3) -> None:
         if not 0 <= beta <= 1:
@@ -59,11 +58,3 @@ class DiversityBased(Sampler):
                 law[clients] = law[clients].sum() * scores / scores.sum()
         law = np.where(profiles.weights > 0, np.maximum(law, self.floor / profiles.num_clients), 0)
         self._law = law / law.sum()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the learned probabilities."""
-        return {"law": torch.from_numpy(self._law.copy())}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._law = state["law"].cpu().numpy().copy()

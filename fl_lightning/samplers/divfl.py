@@ -1,7 +1,5 @@
 """DivFL: K clients that stand for all others."""
 
-from typing import Any
-
 import numpy as np
 
 from fl_lightning.protocols import Probe
@@ -60,6 +58,7 @@ class SubmodularSelection(Sampler):
         candidates: Share of the clients that each greedy step examines, at least K of them; 1 examines all.
     """
 
+    memory = ("_memory",)
     drawing = Certain()
 
     def __init__(self, weights: str = "cluster", refresh: str = "delivered", candidates: float = 1.0) -> None:
@@ -108,11 +107,3 @@ class SubmodularSelection(Sampler):
         """Renew the gradients of those that were heard."""
         clients, gradients = delivered_gradients(result)
         self._memory.store(result.plan.profiles.num_clients, clients, gradients)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the remembered gradients."""
-        return self._memory.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._memory.load_state_dict(state)

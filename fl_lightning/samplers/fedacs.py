@@ -1,9 +1,6 @@
 """FedACS: a bias in sampling that cancels the bias of links and local work."""
 
-from typing import Any
-
 import numpy as np
-import torch
 
 from fl_lightning import theory
 from fl_lightning.protocols import Forecast
@@ -26,6 +23,8 @@ class HeterogeneityAware(Sampler):
             delivery rate and the work of each client from what arrives; a client it has not heard of counts as average.
         prior: with ``estimated``, how many imagined draws at the average rate each client starts with.
     """
+
+    memory = ("_drawn", "_heard", "_work")
 
     def __init__(self, knowledge: str = "instant", prior: float = 2.0) -> None:
         if knowledge not in _KNOWLEDGE:
@@ -78,12 +77,3 @@ class HeterogeneityAware(Sampler):
             self._drawn = self._drawn + result.plan.cohort.counts
             self._heard = self._heard + result.delivered
             self._work = self._work + result.delivered * result.plan.profiles.accumulation
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the counts of the estimate."""
-        return {name: torch.from_numpy(getattr(self, name).copy()) for name in ("_drawn", "_heard", "_work")}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the counts back."""
-        for name, value in state.items():
-            setattr(self, name, value.cpu().numpy().copy())

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.bins import cut_tree, similarity_bins, ward_tree
@@ -77,6 +78,8 @@ class EntropyClusters(Sampler):
         entropy_variance_threshold: From this variance of H on, bins by similarity are used instead, with p = w
             (:class:`ClusteredBySimilarity`), as the published code does.
     """
+
+    memory = ("_memory", "_finished")
 
     def __init__(
         self,
@@ -185,14 +188,9 @@ class EntropyClusters(Sampler):
         self._finished = result.plan.index
         self._clusters = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the remembered moves and the round."""
-        return {"memory": self._memory.state_dict(), "finished": self._finished}
-
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._memory.load_state_dict(state["memory"])
-        self._finished = int(state["finished"])
+        super().load_state_dict(state)
         self._clusters = None
 
 

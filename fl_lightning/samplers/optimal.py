@@ -1,7 +1,5 @@
 """OS, optimal client sampling: clients with large updates are drawn more often."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -91,6 +89,8 @@ class NormProportional(Sampler):
         max_iterations: Of the approximate budget.
     """
 
+    memory = ("_heard",)
+
     def __init__(
         self, norms: str = "exact", budget: str = "replacement", reweight: bool = True, max_iterations: int = 4
     ) -> None:
@@ -142,11 +142,3 @@ class NormProportional(Sampler):
         """Remember the norms of those that were heard."""
         if self.norms == "stale":
             self._heard.observe(result)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the remembered norms."""
-        return self._heard.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._heard.load_state_dict(state)
