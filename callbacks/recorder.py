@@ -62,8 +62,8 @@ class RunRecorder(Remembers, Callback):
         self._clients: dict[str, torch.Tensor] = {}
         self._seconds = 0.0  # before this start, when the run was resumed
 
+    @override
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse a plain Trainer."""
         refuse_trainer(self, "it writes the files of a federated run", "CSVLogger and ModelCheckpoint")
 
     def on_federation_start(self, loop: Any) -> None:

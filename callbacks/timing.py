@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from lightning.pytorch.callbacks import Callback
+from typing_extensions import override
 
 from fl_lightning.memory import Remembers
 from fl_lightning.types import RoundResult
@@ -60,13 +61,14 @@ class ComputationTime(Remembers, Callback):
             "wall_time": self.wall_time,
         }
 
+    @override
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """In a plain Trainer: start the clocks of the training and of the epoch."""
         now = time.perf_counter()
         if trainer.current_epoch == 0 or self.wall_time == 0:
             self._resumed_at = now - self.wall_time
         self._epoch_began, self._steps_before = now, trainer.global_step
 
+    @override
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """In a plain Trainer, whose one device is a client: log the same columns for an epoch."""
         num_steps = trainer.global_step - self._steps_before

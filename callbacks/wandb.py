@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
+from typing_extensions import override
 
 from fl_lightning.memory import Remembers
 from fl_lightning.types import RoundResult
@@ -128,18 +129,19 @@ class WandbMetrics(Remembers, Callback):
         if logger is not None:
             self._attempt("W&B fails", lambda: logger.experiment.log(row, step=int(row["round"])))
 
+    @override
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """In a plain Trainer: open the run."""
         if trainer.is_global_zero:
             self._start()
 
+    @override
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """In a plain Trainer: log what was measured in this epoch under the same keys."""
         measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self._log({"round": trainer.current_epoch + 1, **measured})
 
+    @override
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """In a plain Trainer: write the summary and close the run."""
         self._close({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
 
     def on_federation_pause(self, loop: Any) -> None:

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 _ARRAY = "numpy array"  # marks one: checkpoints are read with weights_only=True, so a file holds it as a tensor
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -32,6 +33,7 @@ class Remembers:
 
     memory: ClassVar[tuple[str, ...]] = ()
 
+    @override
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         own = cls.__dict__.get("memory", ())
@@ -54,14 +56,15 @@ class Remembers:
             ValueError: If it is the memory of another kind of part, or of another size.
         """
         kind = type(self)
-        wanted = {_key(name) for name in kind.memory}
-        if state.keys() != wanted:
+        saved = {_key(name): value for name, value in state.items()}
+        wanted = [_key(name) for name in kind.memory]
+        if saved.keys() != set(wanted):
             raise ValueError(
-                f"the checkpoint does not fit {kind.__name__}: it holds {_listed(state)}, but {_listed(wanted)} "
-                "is wanted: resume with the settings and the version that wrote it, or start anew"
+                f"the checkpoint does not fit {kind.__name__}: it holds {_listed(saved)} instead of {_listed(wanted)}: "
+                "resume with the settings and the version that wrote it, or start anew"
             )
         for name in kind.memory:
-            setattr(self, name, _restored(f"{kind.__name__}.{name}", getattr(self, name), state[_key(name)]))
+            setattr(self, name, _restored(f"{kind.__name__}.{name}", getattr(self, name), saved[_key(name)]))
 
 
 def _key(name: str) -> str:

@@ -14,7 +14,8 @@ class Aggregator(Remembers):
 
     Override :meth:`coefficients` for another c. Override :meth:`direction` for an aggregator with memory, or
     :meth:`step` for one whose clients keep models of their own, and keep :meth:`coefficients` what it amounts to in
-    expectation, so that :math:`\Omega \propto p (1-q) c A` stays true.
+    expectation, so that :math:`\Omega \propto p (1-q) c A` stays true. Name in ``memory`` the attributes that a resumed
+    run needs.
     """
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -36,12 +37,13 @@ class ParticipationIntervals(Aggregator):
             raise ValueError(f"server_lr={server_lr} must be a positive number")
         self.cutoff, self.server_lr, self.calibrate = cutoff, server_lr, calibrate
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Start all intervals."""
         self.elapsed = np.zeros(num_clients, dtype=np.int64)  # rounds since the last interval ended
         self.num_intervals = np.zeros(num_clients, dtype=np.int64)  # ended so far
         self.mean_interval = np.ones(num_clients)
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return w / (p (1-q)), in the scale that ``calibrate`` decides."""
         coefficients = matching_coefficients(profiles.weights, profiles, cohort)
@@ -50,8 +52,8 @@ class ParticipationIntervals(Aggregator):
         amounts = profiles.weights * profiles.accumulation
         return coefficients * float(amounts @ (1 - profiles.failure_rates)) / float(amounts.sum())
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return the sum weighted by the intervals known so far, and count on."""
         factors = self.server_lr * plan.profiles.weights * self.mean_interval * (delivered > 0)
         direction = weighted_sum(factors[updates.clients], updates.deltas)
         self._count(delivered > 0)

@@ -1,6 +1,7 @@
 """FedAWE: clients with models of their own make up for the rounds they missed."""
 
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -33,6 +34,7 @@ class EchoedInnovations(Aggregator):
             raise ValueError(f"server_lr={server_lr} must be a positive number")
         self.weighted, self.normalize, self.server_lr = weighted, normalize, server_lr
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for a model of each client; all start from the global one."""
         self.models = weights.new_zeros((num_clients, len(weights)))
@@ -40,6 +42,7 @@ class EchoedInnovations(Aggregator):
         self.synchronised = torch.ones(num_clients, dtype=torch.bool)
         self.last_arrival = torch.zeros(num_clients, dtype=torch.int64)
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the c at which each client's innovation is applied once in each round."""
         return matching_coefficients(self._factors(profiles) / profiles.num_clients, profiles, cohort)
@@ -50,10 +53,11 @@ class EchoedInnovations(Aggregator):
             return factors * mean_accumulation(profiles.weights, profiles.accumulation) / profiles.accumulation
         return factors
 
+    @override
     def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
-        """Return the client's own model."""
         return weights if self.synchronised[client] else self.models[client]
 
+    @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the way from the mean of the echoed models to the global one."""
         self.models[self.synchronised] = weights

@@ -1,6 +1,7 @@
 """FedStale: between forgetting the absent clients and trusting what they sent last."""
 
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -28,16 +29,17 @@ class StaleMixture(Aggregator):
             raise ValueError(f"beta={beta} must be between 0 and 1")
         self.beta = beta
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Make room for one update of each client."""
         self.last_updates = weights.new_zeros((num_clients, len(weights)))
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return w / (p (1-q)): the fresh part is unbiased, so memory adds nothing in expectation."""
         return matching_coefficients(profiles.weights, profiles, cohort)
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return the mixture and remember what arrived."""
         rows = torch.from_numpy(updates.clients)
         fresh = updates.deltas - self.beta * self.last_updates[rows]
         remembered = self.beta * weighted_sum(plan.profiles.weights, self.last_updates)

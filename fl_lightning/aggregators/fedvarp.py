@@ -1,6 +1,7 @@
 """FedVARP: the server stands in for absent clients with what they sent last."""
 
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation, weighted_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -37,12 +38,12 @@ class LastKnownUpdates(Aggregator):
             raise ValueError(f"variant={variant!r} is unknown: use one of {', '.join(_VARIANTS)}")
         self.variant, self.normalize_memory = variant, normalize_memory
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Make room for one update of each client."""
         self.last_updates = weights.new_zeros((num_clients, len(weights)))
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        """Return the factor that a delivered update has in the long run."""
         drawn = cohort.probabilities * cohort.coefficients
         amounts = drawn if self.variant == "paper" else profiles.weights
         coefficients = matching_coefficients(amounts, profiles, cohort)
@@ -50,8 +51,8 @@ class LastKnownUpdates(Aggregator):
             return coefficients * mean_accumulation(profiles.weights, profiles.accumulation) / profiles.accumulation
         return coefficients
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return the direction of the variant and remember what arrived."""
         profiles, deltas, scale = plan.profiles, updates.deltas, 1.0
         if self.normalize_memory:
             scale = mean_accumulation(profiles.weights, profiles.accumulation)

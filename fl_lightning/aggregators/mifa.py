@@ -1,6 +1,7 @@
 """MIFA: the mean of what every client sent last."""
 
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -18,15 +19,16 @@ class MemorizedMean(Aggregator):
 
     memory = ("last_updates",)
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Make room for one update of each client."""
         self.last_updates = weights.new_zeros((num_clients, len(weights)))
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return w / (p (1-q)): all of w is applied in each round."""
         return matching_coefficients(profiles.weights, profiles, cohort)
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Remember what arrived and return the mean of the memory."""
         self.last_updates[torch.from_numpy(updates.clients)] = updates.deltas
         return weighted_sum(plan.profiles.weights, self.last_updates)

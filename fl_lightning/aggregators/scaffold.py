@@ -1,6 +1,7 @@
 """SCAFFOLD: control variates that take the drift out of local training."""
 
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -30,27 +31,30 @@ class ControlVariates(Aggregator):
             raise ValueError(f"commit={commit!r} is unknown: use 'ack' or 'always'")
         self.commit = commit
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Start all control variates at zero."""
         self.server_control = torch.zeros_like(weights)  # c
         self.client_controls = weights.new_zeros((num_clients, len(weights)))  # c_m
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the c at which Omega is w and the step as long as that of the anonymous mean."""
         amounts = cohort.probabilities * (1 - profiles.failure_rates) * cohort.coefficients
         length = float(amounts @ profiles.accumulation)
         return matching_coefficients(length * profiles.weights / profiles.accumulation, profiles, cohort)
 
+    @override
     def gradient_shift(self, client: int) -> torch.Tensor:
         """Return c - c_m."""
         return self.server_control - self.client_controls[client]
 
+    @override
     def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
         """Return whose training changes something: with ``always`` that of lost clients does too."""
         return super().trains(plan, delivered) if self.commit == "ack" else plan.cohort.clients
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return the anonymous mean and renew the control variates."""
         clients, cohort = updates.clients, plan.cohort
         rows = torch.from_numpy(clients)
         accumulation = torch.from_numpy(plan.profiles.accumulation[clients]).to(updates.deltas)

@@ -11,7 +11,8 @@ from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 class Sampler(Remembers):
     """Decides with which probability each client is drawn.
 
-    Override :meth:`probabilities`; the rest is for samplers that reweight, draw in their own way, or learn.
+    Override :meth:`probabilities`; the rest is for samplers that reweight, draw in their own way, or learn. One that
+    learns names in ``memory`` the attributes that a resumed run needs.
     """
 
     drawing: Drawing = WithReplacement()

@@ -1,6 +1,7 @@
 """The consistent family: any way of drawing optimises the target objective if drawn clients scale their updates."""
 
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning import theory
 from fl_lightning.protocols import Forecast, Probe
@@ -43,17 +44,17 @@ class VarianceOptimal(Sampler):
         self.use_norms = use_norms
         self._heard = LastNorms()
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return p."""
         norms = self._heard.estimate(profiles.num_clients)
         return theory.variance_optimal_probabilities(profiles.weights, profiles.failure_rates, norms)
 
+    @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
-        """Return the factors that keep the objective."""
         return consistent_factors(profiles, probabilities)
 
+    @override
     def observe(self, result: RoundResult) -> None:
-        """Remember the norms of those that were heard."""
         if self.use_norms:
             self._heard.observe(result)
 
@@ -69,8 +70,8 @@ class WorkAware(VarianceOptimal):
         use_norms: Take g, the norm of each client's mean gradient, from what was last heard of it; otherwise 1.
     """
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return p."""
         norms = self._heard.estimate(profiles.num_clients)
         return theory.work_aware_probabilities(profiles.weights, profiles.failure_rates, profiles.num_steps, norms)
 
@@ -89,30 +90,30 @@ class Consistent(Sampler):
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return the other sampler's p."""
         return self.sampler.probabilities(profiles, num_draws)
 
+    @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
-        """Return the factors that keep the objective."""
         return consistent_factors(profiles, probabilities)
 
+    @override
     def num_draws(self, requested: int, num_clients: int) -> int:
-        """Return the other sampler's K."""
         return self.sampler.num_draws(requested, num_clients)
 
+    @override
     def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
-        """Draw as the other sampler does."""
         return self.sampler.draw(probabilities, num_draws, rng)
 
+    @override
     def start(self, forecast: Forecast) -> None:
-        """Let the other sampler look at typical rounds."""
         self.sampler.start(forecast)
 
+    @override
     def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:
-        """Let the other sampler ask."""
         self.sampler.prepare(profiles, num_draws, probe, rng)
 
+    @override
     def observe(self, result: RoundResult) -> None:
-        """Let the other sampler learn."""
         self.sampler.observe(result)

@@ -1,6 +1,7 @@
 """DELTA: clients whose gradient is large or unlike the others' are drawn more often."""
 
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
 from fl_lightning.samplers.memory import delivered_gradients, row_norms
@@ -33,6 +34,7 @@ class DiversityBased(Sampler):
         self.beta, self.floor = beta, floor
         self._law: Vector = np.empty(0)
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return what was learned; at first all clients with a weight are alike."""
         if len(self._law):
@@ -40,12 +42,12 @@ class DiversityBased(Sampler):
         wanted = (profiles.weights > 0).astype(np.float64)
         return wanted / wanted.sum()
 
+    @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
-        """Return w/p."""
         return unbiased_coefficients(profiles.weights, probabilities)
 
+    @override
     def observe(self, result: RoundResult) -> None:
-        """Share out anew the probability of those that were heard."""
         profiles = result.plan.profiles
         law = self.probabilities(profiles, result.plan.cohort.num_draws)
         clients, gradients = delivered_gradients(result)

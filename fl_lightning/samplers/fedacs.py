@@ -1,6 +1,7 @@
 """FedACS: a bias in sampling that cancels the bias of links and local work."""
 
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning import theory
 from fl_lightning.protocols import Forecast
@@ -38,8 +39,8 @@ class HeterogeneityAware(Sampler):
         self._heard: Vector = np.empty(0)
         self._work: Vector = np.empty(0)  # sum of A over the deliveries
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return p from what the server knows."""
         if self.knowledge == "instant":
             return theory.heterogeneity_aware_probabilities(
                 profiles.weights, profiles.failure_rates, profiles.accumulation
@@ -50,6 +51,7 @@ class HeterogeneityAware(Sampler):
         unnormalised = profiles.weights / known
         return unnormalised / unnormalised.sum()
 
+    @override
     def start(self, forecast: Forecast) -> None:
         """Average (1-q) A over typical rounds."""
         if self.knowledge == "mean":
@@ -70,6 +72,7 @@ class HeterogeneityAware(Sampler):
         works = (self._work + self.prior * work) / (self._heard + self.prior)
         return rates * works
 
+    @override
     def observe(self, result: RoundResult) -> None:
         """Count draws, deliveries, and the work that those heard report."""
         if self.knowledge == "estimated":

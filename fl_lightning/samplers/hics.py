@@ -110,6 +110,7 @@ class EntropyClusters(Sampler):
         self._finished = 0  # rounds
         self._clusters: IntVector | None = None  # of each client, until something new is heard
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return the turn of the warm-up, the shares of the clusters, or w where similarity decides."""
         num_clients = profiles.num_clients
@@ -131,6 +132,7 @@ class EntropyClusters(Sampler):
         amounts = capped_shares(np.exp(preference - preference.max()), sizes, float(num_draws))
         return (amounts / sizes)[clusters] / num_draws
 
+    @override
     def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
         """Return counts of 0 and 1, spread over the clusters; several draws of one client where similarity decides."""
         num_clients = len(probabilities)
@@ -178,6 +180,7 @@ class EntropyClusters(Sampler):
             self._clusters = _cluster_numbers(apart, num_clusters)
         return self._clusters
 
+    @override
     def observe(self, result: RoundResult) -> None:
         """Remember what those that were heard did to the output layer."""
         clients, gradients = delivered_gradients(result)
