@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
+from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.checkpointing.snapshot import snapshot
@@ -47,8 +48,8 @@ class RoundCheckpoint(Callback):
         self.about = about or {}
         self._next_save = 0.0
 
+    @override
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse a plain Trainer."""
         refuse_trainer(self, "it saves a federated run", "ModelCheckpoint")
 
     def on_federation_start(self, loop: Any) -> None:

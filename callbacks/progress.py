@@ -6,6 +6,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.types import RoundResult
@@ -22,8 +23,8 @@ class RoundProgress(Callback):
         self.monitor = monitor
         self._bar: Progress | None = None
 
+    @override
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse a plain Trainer."""
         refuse_trainer(self, "it shows rounds", "RichProgressBar")
 
     def on_federation_start(self, loop: Any) -> None:

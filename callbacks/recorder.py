@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
+from typing_extensions import override
 
 from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.checkpointing.storage import encode, write_durably
+from fl_lightning.memory import Remembers
 from fl_lightning.types import RoundResult
 
 COLUMNS = (
@@ -39,7 +41,7 @@ _FINAL_FILES = ("summary.json", "clients.csv", "model.ckpt")
 _PACKAGES = ("fl-lightning", "torch", "lightning", "torchmetrics", "numpy", "wandb")
 
 
-class RunRecorder(Callback):
+class RunRecorder(Remembers, Callback):
     """Writes ``metrics.csv`` (a row each round), ``clients.csv``, ``summary.json`` and ``model.ckpt`` into a folder.
 
     Args:
@@ -47,6 +49,8 @@ class RunRecorder(Callback):
         target_accuracy: The accuracy whose first crossing the summary reports.
         labels: Names that the summary carries along, such as data set and algorithm.
     """
+
+    memory = ("_clients", "_class_accuracy", "labels", "_seconds")
 
     def __init__(
         self, run_dir: str, target_accuracy: float | None = None, labels: dict[str, str] | None = None
@@ -58,8 +62,8 @@ class RunRecorder(Callback):
         self._clients: dict[str, torch.Tensor] = {}
         self._seconds = 0.0  # before this start, when the run was resumed
 
+    @override
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse a plain Trainer."""
         refuse_trainer(self, "it writes the files of a federated run", "CSVLogger and ModelCheckpoint")
 
     def on_federation_start(self, loop: Any) -> None:
@@ -144,20 +148,9 @@ class RunRecorder(Callback):
         writer.writerows(zip(*columns.values(), strict=True))
         write_durably(self.run_dir / "clients.csv", text.getvalue().encode())
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums over the rounds."""
-        return {
-            "clients": self._clients,
-            "class_accuracy": self._class_accuracy,
-            "labels": self.labels,
-            "seconds": self._elapsed(),
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the sums back."""
-        self._clients = {name: values.clone() for name, values in state_dict["clients"].items()}
-        self._class_accuracy, self.labels = list(state_dict["class_accuracy"]), dict(state_dict["labels"])
-        self._seconds = state_dict["seconds"]
+        return super().state_dict() | {"seconds": self._elapsed()}
 
 
 def summarise(rows: list[dict[str, float]], target_accuracy: float | None) -> dict[str, Any]:

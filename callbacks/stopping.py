@@ -3,6 +3,7 @@
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
+from typing_extensions import override
 
 from fl_lightning.types import RoundResult
 
@@ -24,8 +25,8 @@ class StopAtTarget(Callback):
         if value is not None and value >= self.target:
             loop.should_stop = True
 
+    @override
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Ask a plain Trainer to stop once the target is reached."""
         value = trainer.callback_metrics.get(self.monitor)
         if value is not None and not trainer.sanity_checking and float(value) >= self.target:
             trainer.should_stop = True

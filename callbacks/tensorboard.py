@@ -4,6 +4,7 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
+from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.types import RoundResult
@@ -24,8 +25,8 @@ class TensorBoardMetrics(Callback):
         self.save_dir, self.config = save_dir, config or {}
         self._logger: TensorBoardLogger | None = None
 
+    @override
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse a plain Trainer."""
         refuse_trainer(self, "it logs rounds", "TensorBoardLogger")
 
     def on_federation_start(self, loop: Any) -> None:

@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 from lightning.pytorch.callbacks import Callback
+from typing_extensions import override
 
+from fl_lightning.memory import Remembers
 from fl_lightning.types import RoundResult
 
 
-class ComputationTime(Callback):
+class ComputationTime(Remembers, Callback):
     """Counts the computation of every client that was asked, lost uploads included.
 
     Adds the columns ``local_steps`` (cumulative), ``computation_time`` (cumulative seconds on all devices),
@@ -19,6 +21,8 @@ class ComputationTime(Callback):
     Args:
         seconds_per_step: Simulated cost of a local step, one number for all or one for each client.
     """
+
+    memory = ("local_steps", "computation_time", "synchronous_time", "wall_time")
 
     def __init__(self, seconds_per_step: float | list[float] = 1.0) -> None:
         if not (np.asarray(seconds_per_step) >= 0).all():
@@ -57,27 +61,17 @@ class ComputationTime(Callback):
             "wall_time": self.wall_time,
         }
 
+    @override
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """In a plain Trainer: start the clocks of the training and of the epoch."""
         now = time.perf_counter()
         if trainer.current_epoch == 0 or self.wall_time == 0:
             self._resumed_at = now - self.wall_time
         self._epoch_began, self._steps_before = now, trainer.global_step
 
+    @override
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """In a plain Trainer, whose one device is a client: log the same columns for an epoch."""
         num_steps = trainer.global_step - self._steps_before
         seconds = num_steps * float(np.mean(self.seconds_per_step))
         self._add(num_steps, seconds, seconds)
         pl_module.log_dict(self._columns(seconds, time.perf_counter() - self._epoch_began))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the sums."""
-        return {
-            name: getattr(self, name) for name in ("local_steps", "computation_time", "synchronous_time", "wall_time")
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the sums back."""
-        for name, value in state_dict.items():
-            setattr(self, name, value)

@@ -10,7 +10,9 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
+from typing_extensions import override
 
+from fl_lightning.memory import Remembers
 from fl_lightning.types import RoundResult
 
 _LOG = logging.getLogger("fl_lightning")
@@ -18,7 +20,7 @@ _SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
 _AXES = ("round", "local_steps", "computation_time")
 
 
-class WandbMetrics(Callback):
+class WandbMetrics(Remembers, Callback):
     """Logs each round to W&B with ``step=round``; without an account it logs offline into the run's folder.
 
     Charts can use the round, the local steps or the computation time as their x-axis.
@@ -34,6 +36,8 @@ class WandbMetrics(Callback):
         config: The run's configuration.
         target_accuracy: Reported in the summary as rounds, steps and time to target.
     """
+
+    memory = ("run_id", "_best", "_reached")  # a resumed run logs to the same W&B run
 
     def __init__(
         self,
@@ -125,18 +129,19 @@ class WandbMetrics(Callback):
         if logger is not None:
             self._attempt("W&B fails", lambda: logger.experiment.log(row, step=int(row["round"])))
 
+    @override
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """In a plain Trainer: open the run."""
         if trainer.is_global_zero:
             self._start()
 
+    @override
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """In a plain Trainer: log what was measured in this epoch under the same keys."""
         measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self._log({"round": trainer.current_epoch + 1, **measured})
 
+    @override
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """In a plain Trainer: write the summary and close the run."""
         self._close({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
 
     def on_federation_pause(self, loop: Any) -> None:
@@ -161,15 +166,6 @@ class WandbMetrics(Callback):
         closing.join(_SECONDS_TO_FINISH)
         if closing.is_alive():
             _LOG.warning("W&B does not answer; `wandb sync %s/wandb/*run-*` uploads the run later", self.save_dir)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the run's id, so that a resumed run goes on in the same one."""
-        return {"run_id": self.run_id, "best": self._best, "reached": self._reached}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the id back."""
-        self.run_id, self._best = state_dict["run_id"], state_dict["best"]
-        self._reached = dict(state_dict["reached"])
 
 
 def has_key() -> bool:

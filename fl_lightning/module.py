@@ -7,6 +7,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAccuracy
+from typing_extensions import override
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -31,15 +32,18 @@ class FederatedModule(LightningModule):
         self.accuracy = MulticlassAccuracy(num_classes, average="micro")
         self.class_accuracy = MulticlassAccuracy(num_classes, average="none")
 
+    @override
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return logits."""
         return self.network(inputs)
 
+    @override
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
         """Return the cross-entropy, which equals the negative log-likelihood of the log-softmax."""
         inputs, targets = batch
         return functional.cross_entropy(self(inputs), targets)
 
+    @override
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Log loss and accuracy, and count the accuracy per class."""
         inputs, targets = batch
@@ -49,10 +53,12 @@ class FederatedModule(LightningModule):
         self.log("test_loss", functional.cross_entropy(logits, targets), batch_size=len(targets))
         self.log("test_accuracy", self.accuracy)
 
+    @override
     def on_test_epoch_end(self) -> None:
         """Start the count per class again (a Trainer resets only what was logged)."""
         self.class_accuracy.reset()
 
+    @override
     def configure_optimizers(self) -> Any:
         """Return plain SGD, for a plain Trainer."""
         return torch.optim.SGD(self.parameters(), lr=self.learning_rate)
@@ -72,14 +78,17 @@ class QuadraticModule(LightningModule):
         super().__init__()
         self.point = nn.Parameter(torch.full((dimension,), start))
 
+    @override
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         """Return half the squared distance to the batch's points, averaged over them."""
         return 0.5 * (self.point - batch).square().sum(dim=-1).mean()
 
+    @override
     def test_step(self, batch: torch.Tensor, batch_idx: int) -> None:
         """Log the loss at the true optimum, which is the batch."""
         self.log("test_loss", 0.5 * (self.point - batch).square().sum(dim=-1).mean())
 
+    @override
     def configure_optimizers(self) -> Any:
         """Return plain SGD, for a plain Trainer."""
         return torch.optim.SGD(self.parameters(), lr=0.001)

@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from fl_lightning.types import IntVector, Vector
 
@@ -120,12 +121,13 @@ class SGD(Solver):
         self.decay, self.decay_form = decay, decay_form
         self.depends_on_learning_rate = proximal > 0
 
+    @override
     def begin(
         self, weights: torch.Tensor, gradient: torch.Tensor, parameters: Sequence[torch.nn.Parameter], lr: float
     ) -> LocalSteps:
-        """Start with an empty buffer."""
         return _SGDSteps(self, weights, gradient, lr)
 
+    @override
     def accumulation(self, num_steps: IntVector, lr: float) -> Vector:
         """Return A for each number of steps; refuses step sizes at which the proximal term diverges."""
         if lr * self.proximal >= 2:
@@ -143,6 +145,7 @@ class SGD(Solver):
             return 1 / (1 + self.decay * step_index)
         return max(0.0, 1 - self.decay * step_index)
 
+    @override
     def _probe(self, num_steps: int, lr: float, gradient: float = 1.0) -> Vector:
         decayless = SGD(self.momentum, self.dampening, self.nesterov, 0.0, self.proximal, self.decay, self.decay_form)
         return super(SGD, decayless)._probe(num_steps, lr, gradient)
@@ -234,16 +237,19 @@ class TorchOptimizer(Solver):
                 group["weight_decay"] = 0.0  # belongs to the local loss, not to A
         return optimizer
 
+    @override
     def begin(
         self, weights: torch.Tensor, gradient: torch.Tensor, parameters: Sequence[torch.nn.Parameter], lr: float
     ) -> LocalSteps:
         """Start a fresh optimizer on the module's own parameters."""
         return _OptimizerSteps(self, self._make(parameters, lr), weights, gradient)
 
+    @override
     def accumulation(self, num_steps: IntVector, lr: float) -> Vector:
         """Return A for each number of steps; T where the optimizer is nonlinear and that was allowed."""
         return super().accumulation(num_steps, lr) if self.linear else num_steps.astype(np.float64)
 
+    @override
     def _probe(self, num_steps: int, lr: float, gradient: float = 1.0) -> Vector:
         self._without_decay = True
         try:

@@ -1,21 +1,21 @@
 """What an aggregator is: one method that returns c, or a direction of its own where it has memory."""
 
-from typing import Any
-
 import numpy as np
 import torch
 
+from fl_lightning.memory import Remembers
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
-class Aggregator:
+class Aggregator(Remembers):
     r"""Turns what arrived into the next global weights.
 
     .. math:: X \leftarrow X - \eta \cdot \frac1K \sum_{m\ \mathrm{delivered}} n_m c_m \Delta_m
 
     Override :meth:`coefficients` for another c. Override :meth:`direction` for an aggregator with memory, or
     :meth:`step` for one whose clients keep models of their own, and keep :meth:`coefficients` what it amounts to in
-    expectation, so that :math:`\Omega \propto p (1-q) c A` stays true.
+    expectation, so that :math:`\Omega \propto p (1-q) c A` stays true. Name in ``memory`` the attributes that a resumed
+    run needs.
     """
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
@@ -49,13 +49,6 @@ class Aggregator:
     def __call__(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the next global weights, (d,)."""
         return weights - self.step(weights, updates, delivered, plan)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the memory, as tensors, numbers and containers of them."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`state_dict` returned."""
 
 
 def weighted_sum(shares: Vector, rows: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """c-a-FedAvg: makes up for lost uploads at the server."""
 
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator
 from fl_lightning.types import Cohort, Profiles, Vector
@@ -21,6 +22,7 @@ class CommunicationAware(Aggregator):
     def __init__(self, max_inverse: float | None = None) -> None:
         self.max_inverse = checked_max_inverse(max_inverse)
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the sampler's factor over 1-q."""
         return cohort.coefficients * inverse_delivery(profiles.failure_rates, self.max_inverse)

@@ -1,5 +1,7 @@
 """c-a-FedNova: makes up for lost uploads and for unequal work, both at the server."""
 
+from typing_extensions import override
+
 from fl_lightning.aggregators.base import Aggregator, mean_accumulation
 from fl_lightning.aggregators.cafedavg import checked_max_inverse, inverse_delivery
 from fl_lightning.types import Cohort, Profiles, Vector
@@ -23,6 +25,7 @@ class CommunicationAwareNormalizedMean(Aggregator):
             raise ValueError(f"tau={tau!r} must be a positive number or 'omega'")
         self.tau, self.max_inverse = tau, checked_max_inverse(max_inverse)
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the sampler's factor times tau / ((1-q) A)."""
         accumulation = profiles.accumulation

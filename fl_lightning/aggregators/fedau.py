@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -27,6 +28,8 @@ class ParticipationIntervals(Aggregator):
             then longer than FedAvg's. Omega is reported truly in both cases.
     """
 
+    memory = ("elapsed", "num_intervals", "mean_interval")
+
     def __init__(self, cutoff: int = 50, server_lr: float = 1.0, calibrate: bool = False) -> None:
         if cutoff < 1:
             raise ValueError(f"cutoff={cutoff} must be at least 1 round")
@@ -34,12 +37,13 @@ class ParticipationIntervals(Aggregator):
             raise ValueError(f"server_lr={server_lr} must be a positive number")
         self.cutoff, self.server_lr, self.calibrate = cutoff, server_lr, calibrate
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Start all intervals."""
         self.elapsed = np.zeros(num_clients, dtype=np.int64)  # rounds since the last interval ended
         self.num_intervals = np.zeros(num_clients, dtype=np.int64)  # ended so far
         self.mean_interval = np.ones(num_clients)
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return w / (p (1-q)), in the scale that ``calibrate`` decides."""
         coefficients = matching_coefficients(profiles.weights, profiles, cohort)
@@ -48,8 +52,8 @@ class ParticipationIntervals(Aggregator):
         amounts = profiles.weights * profiles.accumulation
         return coefficients * float(amounts @ (1 - profiles.failure_rates)) / float(amounts.sum())
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return the sum weighted by the intervals known so far, and count on."""
         factors = self.server_lr * plan.profiles.weights * self.mean_interval * (delivered > 0)
         direction = weighted_sum(factors[updates.clients], updates.deltas)
         self._count(delivered > 0)
@@ -62,17 +66,3 @@ class ParticipationIntervals(Aggregator):
         self.mean_interval = np.where(ended, mean, self.mean_interval)
         self.num_intervals = self.num_intervals + ended
         self.elapsed = np.where(ended, 0, elapsed)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the counters."""
-        return {
-            "elapsed": torch.from_numpy(self.elapsed.copy()),
-            "num_intervals": torch.from_numpy(self.num_intervals.copy()),
-            "mean_interval": torch.from_numpy(self.mean_interval.copy()),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the counters back."""
-        self.elapsed = state["elapsed"].numpy().copy()
-        self.num_intervals = state["num_intervals"].numpy().copy()
-        self.mean_interval = state["mean_interval"].numpy().copy()

@@ -1,6 +1,7 @@
 """The paper's rule: the server adds up what arrives and asks nobody for a name."""
 
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -22,6 +23,7 @@ class AnonymousMean(Aggregator):
             raise ValueError(f"normalize={normalize!r} is unknown: use 'draws' or 'received'")
         self.normalize = normalize
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the sampler's factor; with ``received`` divided by its expected sum over the arrivals."""
         if self.normalize == "draws":
@@ -29,8 +31,8 @@ class AnonymousMean(Aggregator):
         arriving = float(cohort.probabilities @ ((1 - profiles.failure_rates) * cohort.coefficients))
         return cohort.coefficients / arriving if arriving > 0 else cohort.coefficients
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return the sum over K, or over what arrived."""
         direction = super().direction(updates, delivered, plan)
         if self.normalize == "draws" or not len(updates):
             return direction

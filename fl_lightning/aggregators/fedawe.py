@@ -1,8 +1,7 @@
 """FedAWE: clients with models of their own make up for the rounds they missed."""
 
-from typing import Any
-
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -28,11 +27,14 @@ class EchoedInnovations(Aggregator):
         server_lr: eta_g, factor on the innovation.
     """
 
+    memory = ("models", "synchronised", "last_arrival")
+
     def __init__(self, weighted: bool = True, normalize: bool = False, server_lr: float = 1.0) -> None:
         if not 0 < server_lr < float("inf"):
             raise ValueError(f"server_lr={server_lr} must be a positive number")
         self.weighted, self.normalize, self.server_lr = weighted, normalize, server_lr
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for a model of each client; all start from the global one."""
         self.models = weights.new_zeros((num_clients, len(weights)))
@@ -40,6 +42,7 @@ class EchoedInnovations(Aggregator):
         self.synchronised = torch.ones(num_clients, dtype=torch.bool)
         self.last_arrival = torch.zeros(num_clients, dtype=torch.int64)
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the c at which each client's innovation is applied once in each round."""
         return matching_coefficients(self._factors(profiles) / profiles.num_clients, profiles, cohort)
@@ -50,10 +53,11 @@ class EchoedInnovations(Aggregator):
             return factors * mean_accumulation(profiles.weights, profiles.accumulation) / profiles.accumulation
         return factors
 
+    @override
     def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
-        """Return the client's own model."""
         return weights if self.synchronised[client] else self.models[client]
 
+    @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the way from the mean of the echoed models to the global one."""
         self.models[self.synchronised] = weights
@@ -65,13 +69,3 @@ class EchoedInnovations(Aggregator):
         lengths = (plan.learning_rate * plan.server_scale * echoes).to(updates.deltas)
         self.last_arrival[rows] = plan.index
         return weights - (self.models[rows] - lengths[:, None] * updates.deltas).mean(dim=0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the clients' models and when they arrived last."""
-        return {"models": self.models, "synchronised": self.synchronised, "last_arrival": self.last_arrival}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self.models.copy_(state["models"])
-        self.synchronised.copy_(state["synchronised"])
-        self.last_arrival.copy_(state["last_arrival"])

@@ -1,6 +1,7 @@
 """FedNova: makes up for unequal local work at the server."""
 
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, mean_accumulation
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -29,10 +30,12 @@ class NormalizedMean(Aggregator):
             raise ValueError(f"tau={tau!r} must be a positive number or one of {', '.join(_TAUS)}")
         self.tau = tau
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the sampler's factor times tau / A."""
         return cohort.coefficients * self._expected_tau(profiles, cohort) / profiles.accumulation
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the mean of the normalised updates, at the tau of this round where it depends on who takes part."""
         direction = super().direction(updates, delivered, plan)

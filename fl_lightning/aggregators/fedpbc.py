@@ -1,8 +1,7 @@
 """FedPBC: the global model goes only to those who were heard, the others train on from their own."""
 
-from typing import Any
-
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -26,24 +25,30 @@ class PostponedBroadcast(Aggregator):
     train. The clients' models take M times the size of the model.
     """
 
+    memory = ("models", "synchronised")
+
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for a model of each client; all start from the global one."""
         self.models = weights.new_zeros((num_clients, len(weights)))
         # Who arrived takes over the global model, which is known for good only when the next round begins.
         self.synchronised = torch.ones(num_clients, dtype=torch.bool)
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the sampler's factor over 1-q: lost work comes back later."""
         return matching_coefficients(cohort.probabilities * cohort.coefficients, profiles, cohort)
 
+    @override
     def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
-        """Return the client's own model."""
         return weights if self.synchronised[client] else self.models[client]
 
+    @override
     def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
         """Return all who were drawn: lost training lives on in the client's model."""
         return plan.cohort.clients
 
+    @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the way from the mean of the delivered models to the global one."""
         self.models[self.synchronised] = weights
@@ -55,12 +60,3 @@ class PostponedBroadcast(Aggregator):
         if not self.synchronised.any():
             return torch.zeros_like(weights)
         return weights - self.models[self.synchronised].mean(dim=0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the clients' models."""
-        return {"models": self.models, "synchronised": self.synchronised}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self.models.copy_(state["models"])
-        self.synchronised.copy_(state["synchronised"])

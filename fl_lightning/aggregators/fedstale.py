@@ -1,8 +1,7 @@
 """FedStale: between forgetting the absent clients and trusting what they sent last."""
 
-from typing import Any
-
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -23,32 +22,27 @@ class StaleMixture(Aggregator):
         beta: How much memory counts, from 0 to 1.
     """
 
+    memory = ("last_updates",)
+
     def __init__(self, beta: float = 0.5) -> None:
         if not 0 <= beta <= 1:
             raise ValueError(f"beta={beta} must be between 0 and 1")
         self.beta = beta
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Make room for one update of each client."""
-        self.memory = weights.new_zeros((num_clients, len(weights)))
+        self.last_updates = weights.new_zeros((num_clients, len(weights)))
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return w / (p (1-q)): the fresh part is unbiased, so memory adds nothing in expectation."""
         return matching_coefficients(profiles.weights, profiles, cohort)
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return the mixture and remember what arrived."""
         rows = torch.from_numpy(updates.clients)
-        fresh = updates.deltas - self.beta * self.memory[rows]
-        remembered = self.beta * weighted_sum(plan.profiles.weights, self.memory)
+        fresh = updates.deltas - self.beta * self.last_updates[rows]
+        remembered = self.beta * weighted_sum(plan.profiles.weights, self.last_updates)
         shares = delivered[updates.clients] * plan.coefficients[updates.clients] / plan.cohort.num_draws
-        self.memory[rows] = updates.deltas
+        self.last_updates[rows] = updates.deltas
         return remembered + weighted_sum(shares, fresh)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the memory."""
-        return {"memory": self.memory}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the memory back."""
-        self.memory.copy_(state["memory"])

@@ -1,8 +1,7 @@
 """FedVARP: the server stands in for absent clients with what they sent last."""
 
-from typing import Any
-
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation, weighted_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -32,17 +31,19 @@ class LastKnownUpdates(Aggregator):
             :math:`\Omega = w`; it is a method of its own, not FedVARP.
     """
 
+    memory = ("last_updates",)
+
     def __init__(self, variant: str = "original", normalize_memory: bool = False) -> None:
         if variant not in _VARIANTS:
             raise ValueError(f"variant={variant!r} is unknown: use one of {', '.join(_VARIANTS)}")
         self.variant, self.normalize_memory = variant, normalize_memory
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Make room for one update of each client."""
-        self.memory = weights.new_zeros((num_clients, len(weights)))
+        self.last_updates = weights.new_zeros((num_clients, len(weights)))
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        """Return the factor that a delivered update has in the long run."""
         drawn = cohort.probabilities * cohort.coefficients
         amounts = drawn if self.variant == "paper" else profiles.weights
         coefficients = matching_coefficients(amounts, profiles, cohort)
@@ -50,22 +51,24 @@ class LastKnownUpdates(Aggregator):
             return coefficients * mean_accumulation(profiles.weights, profiles.accumulation) / profiles.accumulation
         return coefficients
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return the direction of the variant and remember what arrived."""
         profiles, deltas, scale = plan.profiles, updates.deltas, 1.0
         if self.normalize_memory:
             scale = mean_accumulation(profiles.weights, profiles.accumulation)
             deltas = deltas / torch.from_numpy(profiles.accumulation[updates.clients]).to(deltas)[:, None]
         rows = torch.from_numpy(updates.clients)
         if self.variant == "paper":
-            self.memory[rows] = deltas
+            self.last_updates[rows] = deltas
             drawn, cohort = plan.cohort.clients, plan.cohort
             shares = cohort.counts[drawn] * cohort.coefficients[drawn] / cohort.num_draws
-            return scale * weighted_sum(shares, self.memory[torch.from_numpy(drawn)])
-        direction = weighted_sum(profiles.weights, self.memory)
+            return scale * weighted_sum(shares, self.last_updates[torch.from_numpy(drawn)])
+        direction = weighted_sum(profiles.weights, self.last_updates)
         if len(updates):
-            direction = direction + weighted_sum(self._shares(updates, delivered, plan), deltas - self.memory[rows])
-        self.memory[rows] = deltas
+            direction = direction + weighted_sum(
+                self._shares(updates, delivered, plan), deltas - self.last_updates[rows]
+            )
+        self.last_updates[rows] = deltas
         return scale * direction
 
     def _shares(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> Vector:
@@ -74,11 +77,3 @@ class LastKnownUpdates(Aggregator):
             return (delivered[clients] > 0) / len(clients)
         amounts = matching_coefficients(plan.profiles.weights, plan.profiles, cohort)
         return delivered[clients] * amounts[clients] / cohort.num_draws
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the memory."""
-        return {"memory": self.memory}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the memory back."""
-        self.memory.copy_(state["memory"])

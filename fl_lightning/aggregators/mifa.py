@@ -1,8 +1,7 @@
 """MIFA: the mean of what every client sent last."""
 
-from typing import Any
-
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -18,23 +17,18 @@ class MemorizedMean(Aggregator):
     takes M times the size of the model.
     """
 
-    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Make room for one update of each client."""
-        self.memory = weights.new_zeros((num_clients, len(weights)))
+    memory = ("last_updates",)
 
+    @override
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        self.last_updates = weights.new_zeros((num_clients, len(weights)))
+
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return w / (p (1-q)): all of w is applied in each round."""
         return matching_coefficients(profiles.weights, profiles, cohort)
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Remember what arrived and return the mean of the memory."""
-        self.memory[torch.from_numpy(updates.clients)] = updates.deltas
-        return weighted_sum(plan.profiles.weights, self.memory)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the memory."""
-        return {"memory": self.memory}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the memory back."""
-        self.memory.copy_(state["memory"])
+        self.last_updates[torch.from_numpy(updates.clients)] = updates.deltas
+        return weighted_sum(plan.profiles.weights, self.last_updates)

@@ -1,8 +1,7 @@
 """SCAFFOLD: control variates that take the drift out of local training."""
 
-from typing import Any
-
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -25,32 +24,37 @@ class ControlVariates(Aggregator):
             mistake is here to show it, and the reported Omega does not contain it.
     """
 
+    memory = ("server_control", "client_controls")
+
     def __init__(self, commit: str = "ack") -> None:
         if commit not in ("ack", "always"):
             raise ValueError(f"commit={commit!r} is unknown: use 'ack' or 'always'")
         self.commit = commit
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Start all control variates at zero."""
         self.server_control = torch.zeros_like(weights)  # c
         self.client_controls = weights.new_zeros((num_clients, len(weights)))  # c_m
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the c at which Omega is w and the step as long as that of the anonymous mean."""
         amounts = cohort.probabilities * (1 - profiles.failure_rates) * cohort.coefficients
         length = float(amounts @ profiles.accumulation)
         return matching_coefficients(length * profiles.weights / profiles.accumulation, profiles, cohort)
 
+    @override
     def gradient_shift(self, client: int) -> torch.Tensor:
         """Return c - c_m."""
         return self.server_control - self.client_controls[client]
 
+    @override
     def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
         """Return whose training changes something: with ``always`` that of lost clients does too."""
         return super().trains(plan, delivered) if self.commit == "ack" else plan.cohort.clients
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return the anonymous mean and renew the control variates."""
         clients, cohort = updates.clients, plan.cohort
         rows = torch.from_numpy(clients)
         accumulation = torch.from_numpy(plan.profiles.accumulation[clients]).to(updates.deltas)
@@ -59,12 +63,3 @@ class ControlVariates(Aggregator):
         committed = plan.profiles.weights[clients] * (delivered[clients] > 0)
         self.server_control = self.server_control + weighted_sum(committed, changes)
         return weighted_sum(delivered[clients] * cohort.coefficients[clients] / cohort.num_draws, updates.deltas)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the control variates."""
-        return {"server_control": self.server_control, "client_controls": self.client_controls}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the control variates back."""
-        self.server_control = state["server_control"].to(self.server_control)
-        self.client_controls.copy_(state["client_controls"])

@@ -1,5 +1,7 @@
 """Scheme C of Ruan et al.: incomplete work counts as if it had been finished."""
 
+from typing_extensions import override
+
 from fl_lightning.aggregators.base import Aggregator
 from fl_lightning.types import Cohort, Profiles, Vector
 
@@ -23,6 +25,7 @@ class IncompleteWork(Aggregator):
             raise ValueError(f"nominal_steps={nominal_steps} must be a positive number")
         self.nominal_steps = nominal_steps
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the sampler's factor times E / T."""
         nominal_steps = float(profiles.num_steps.max()) if self.nominal_steps is None else self.nominal_steps

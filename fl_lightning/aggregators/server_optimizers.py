@@ -1,8 +1,7 @@
 """FedAvgM, FedAdam, FedYogi: an optimizer on the server, on top of any aggregator."""
 
-from typing import Any
-
 import torch
+from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -20,6 +19,8 @@ class ServerOptimizer(Aggregator):
         lr: Factor on the step.
     """
 
+    memory = ("moments", "aggregator")
+
     def __init__(self, aggregator: Aggregator, lr: float) -> None:
         if not 0 < lr < float("inf"):
             raise ValueError(f"lr={lr} must be a positive number")
@@ -33,43 +34,34 @@ class ServerOptimizer(Aggregator):
         """Return the step, before the factor ``lr``, and replace the moments."""
         raise NotImplementedError
 
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Make room for the moments and for the other aggregator's memory."""
         self.aggregator.setup(num_clients, weights)
         self.moments = self.initial_moments(weights)
 
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        """Return those of the other aggregator."""
         return self.aggregator.coefficients(profiles, cohort)
 
+    @override
     def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
-        """Return what the other aggregator returns."""
         return self.aggregator.start(client, weights)
 
+    @override
     def gradient_shift(self, client: int) -> torch.Tensor | None:
-        """Return what the other aggregator returns."""
         return self.aggregator.gradient_shift(client)
 
+    @override
     def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
-        """Return what the other aggregator returns."""
         return self.aggregator.trains(plan, delivered)
 
+    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return what the other aggregator returns."""
         return self.aggregator.direction(updates, delivered, plan)
 
+    @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return the step that the optimizer makes of the other aggregator's."""
         return self.lr * self.transform(self.aggregator.step(weights, updates, delivered, plan), self.moments)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the moments and the other aggregator's memory."""
-        return {"moments": dict(self.moments), "aggregator": self.aggregator.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self.moments = {name: value.to(self.moments[name]) for name, value in state["moments"].items()}
-        self.aggregator.load_state_dict(state["aggregator"])
 
 
 def checked_share(name: str, value: float) -> float:
@@ -104,12 +96,12 @@ class ServerMomentum(ServerOptimizer):
         super().__init__(aggregator, lr)
         self.momentum = checked_share("momentum", momentum)
 
+    @override
     def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a velocity of zero."""
         return {"velocity": torch.zeros_like(weights)}
 
+    @override
     def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the velocity."""
         moments["velocity"] = self.momentum * moments["velocity"] + gradient
         return moments["velocity"]
 
@@ -140,12 +132,12 @@ class ServerAdam(ServerOptimizer):
         self.beta1, self.beta2 = checked_share("beta1", beta1), checked_share("beta2", beta2)
         self.epsilon = checked_epsilon(epsilon)
 
+    @override
     def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a mean of zero and a mean square of epsilon squared."""
         return {"mean": torch.zeros_like(weights), "square": torch.full_like(weights, self.epsilon**2)}
 
+    @override
     def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the mean over the root mean square."""
         moments["mean"] = torch.lerp(gradient, moments["mean"], self.beta1)
         moments["square"] = torch.lerp(gradient**2, moments["square"], self.beta2)
         return moments["mean"] / (moments["square"].sqrt() + self.epsilon)
@@ -177,12 +169,12 @@ class ServerYogi(ServerOptimizer):
         self.beta1, self.beta2 = checked_share("beta1", beta1), checked_share("beta2", beta2)
         self.epsilon = checked_epsilon(epsilon)
 
+    @override
     def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a mean of zero and a denominator of epsilon squared."""
         return {"mean": torch.zeros_like(weights), "square": torch.full_like(weights, self.epsilon**2)}
 
+    @override
     def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the mean over the root of the denominator."""
         square, fresh = moments["square"], gradient**2
         moments["mean"] = torch.lerp(gradient, moments["mean"], self.beta1)
         moments["square"] = square - (1 - self.beta2) * fresh * torch.sign(square - fresh)

@@ -11,7 +11,7 @@ import torch
 
 _HEADER = re.compile(rb"fl_lightning checkpoint (\d{1,4}) ([0-9a-f]{64}) (\d{1,18})\n")
 _HEADER_ROOM = 128
-FORMAT = 1  # rises whenever an older program could not read what a newer one writes
+FORMAT = 2  # rises whenever an older program could not read what a newer one writes
 
 
 class DamagedFileError(ValueError):

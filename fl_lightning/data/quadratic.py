@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 import torch
+from typing_extensions import override
 
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.seeding import Purpose, generator
@@ -29,6 +30,7 @@ class QuadraticFederation(TensorFederation):
         test = torch.from_numpy(self.targets.mean(axis=0, keepdims=True)).to(torch.float32)
         super().__init__(train, test, list(np.arange(len(train))[:, None]))
 
+    @override
     def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
         """Return how far the global model is from the optimum of w and from the predicted one of Omega."""
         point = weights.detach().cpu().numpy().astype(np.float64)

@@ -1,18 +1,18 @@
 """What a sampler is: one method that returns p."""
 
-from typing import Any
-
 import numpy as np
 
+from fl_lightning.memory import Remembers
 from fl_lightning.protocols import Forecast, Probe
 from fl_lightning.samplers.drawing import Drawing, WithReplacement
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
 
-class Sampler:
+class Sampler(Remembers):
     """Decides with which probability each client is drawn.
 
-    Override :meth:`probabilities`; the rest is for samplers that reweight, draw in their own way, or learn.
+    Override :meth:`probabilities`; the rest is for samplers that reweight, draw in their own way, or learn. One that
+    learns names in ``memory`` the attributes that a resumed run needs.
     """
 
     drawing: Drawing = WithReplacement()
@@ -41,13 +41,6 @@ class Sampler:
 
     def observe(self, result: RoundResult) -> None:
         """Learn from a finished round; only what was delivered may be used."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what :meth:`observe` has learned, as tensors, numbers and containers of them."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`state_dict` returned."""
 
 
 def unbiased_coefficients(weights: Vector, probabilities: Vector) -> Vector:

@@ -1,8 +1,7 @@
 """Clustered sampling: each of the K draws has a distribution of its own, so that unlike clients come together."""
 
-from typing import Any
-
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.bins import Bins, similarity_bins, size_bins
@@ -21,12 +20,12 @@ class ClusteredBySize(Sampler):
     def __init__(self) -> None:
         self._known: tuple[bytes, int, Bins] | None = None  # weights do not change from round to round
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return w."""
         return profiles.weights
 
+    @override
     def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
-        """Return one draw from each bin."""
         key = probabilities.tobytes()
         if self._known is None or self._known[:2] != (key, num_draws):
             self._known = (key, num_draws, size_bins(probabilities, num_draws))
@@ -40,30 +39,24 @@ class ClusteredBySimilarity(Sampler):
     one was never heard counts as pi/2. Takes O(M d + M^2) memory and O(M^2) time in each round.
     """
 
+    memory = ("_memory",)
+
     def __init__(self) -> None:
         self._memory = LastUpdates()
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return w."""
         return profiles.weights
 
+    @override
     def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
-        """Return one draw from each bin."""
         if len(self._memory):
             bins = similarity_bins(probabilities, num_draws, angles(self._memory.products, self._memory.seen))
         else:
             bins = size_bins(probabilities, num_draws)  # nobody is like anybody yet
         return bins.draw(len(probabilities), rng)
 
+    @override
     def observe(self, result: RoundResult) -> None:
-        """Remember the updates of those that were heard."""
         clients, gradients = delivered_gradients(result)
         self._memory.store(result.plan.profiles.num_clients, clients, gradients)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the remembered updates."""
-        return self._memory.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._memory.load_state_dict(state)

@@ -1,8 +1,7 @@
 """The consistent family: any way of drawing optimises the target objective if drawn clients scale their updates."""
 
-from typing import Any
-
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning import theory
 from fl_lightning.protocols import Forecast, Probe
@@ -41,31 +40,25 @@ class VarianceOptimal(Sampler):
         use_norms: Take g, the norm of each client's mean gradient, from what was last heard of it; otherwise 1.
     """
 
+    memory = ("_heard",)
+
     def __init__(self, use_norms: bool = False) -> None:
         self.use_norms = use_norms
         self._heard = LastNorms()
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return p."""
         norms = self._heard.estimate(profiles.num_clients)
         return theory.variance_optimal_probabilities(profiles.weights, profiles.failure_rates, norms)
 
+    @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
-        """Return the factors that keep the objective."""
         return consistent_factors(profiles, probabilities)
 
+    @override
     def observe(self, result: RoundResult) -> None:
-        """Remember the norms of those that were heard."""
         if self.use_norms:
             self._heard.observe(result)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the remembered norms."""
-        return self._heard.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._heard.load_state_dict(state)
 
 
 class WorkAware(VarianceOptimal):
@@ -79,8 +72,8 @@ class WorkAware(VarianceOptimal):
         use_norms: Take g, the norm of each client's mean gradient, from what was last heard of it; otherwise 1.
     """
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return p."""
         norms = self._heard.estimate(profiles.num_clients)
         return theory.work_aware_probabilities(profiles.weights, profiles.failure_rates, profiles.num_steps, norms)
 
@@ -94,41 +87,35 @@ class Consistent(Sampler):
         sampler: Decides who is drawn; its own factors are not used.
     """
 
+    memory = ("sampler",)
+
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return the other sampler's p."""
         return self.sampler.probabilities(profiles, num_draws)
 
+    @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
-        """Return the factors that keep the objective."""
         return consistent_factors(profiles, probabilities)
 
+    @override
     def num_draws(self, requested: int, num_clients: int) -> int:
-        """Return the other sampler's K."""
         return self.sampler.num_draws(requested, num_clients)
 
+    @override
     def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
-        """Draw as the other sampler does."""
         return self.sampler.draw(probabilities, num_draws, rng)
 
+    @override
     def start(self, forecast: Forecast) -> None:
-        """Let the other sampler look at typical rounds."""
         self.sampler.start(forecast)
 
+    @override
     def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:
-        """Let the other sampler ask."""
         self.sampler.prepare(profiles, num_draws, probe, rng)
 
+    @override
     def observe(self, result: RoundResult) -> None:
-        """Let the other sampler learn."""
         self.sampler.observe(result)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the other sampler has learned."""
-        return self.sampler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back."""
-        self.sampler.load_state_dict(state)

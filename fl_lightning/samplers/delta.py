@@ -1,9 +1,7 @@
 """DELTA: clients whose gradient is large or unlike the others' are drawn more often."""
 
-from typing import Any
-
 import numpy as np
-import torch
+from typing_extensions import override
 
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
 from fl_lightning.samplers.memory import delivered_gradients, row_norms
@@ -26,6 +24,8 @@ class DiversityBased(Sampler):
         floor: No client's probability falls below ``floor / M``.
     """
 
+    memory = ("_law",)
+
     def __init__(self, beta: float = 0.5, floor: float = 1e-3) -> None:
         if not 0 <= beta <= 1:
             raise ValueError(f"beta={beta} must be between 0 and 1")
@@ -34,6 +34,7 @@ class DiversityBased(Sampler):
         self.beta, self.floor = beta, floor
         self._law: Vector = np.empty(0)
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return what was learned; at first all clients with a weight are alike."""
         if len(self._law):
@@ -41,12 +42,12 @@ class DiversityBased(Sampler):
         wanted = (profiles.weights > 0).astype(np.float64)
         return wanted / wanted.sum()
 
+    @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
-        """Return w/p."""
         return unbiased_coefficients(profiles.weights, probabilities)
 
+    @override
     def observe(self, result: RoundResult) -> None:
-        """Share out anew the probability of those that were heard."""
         profiles = result.plan.profiles
         law = self.probabilities(profiles, result.plan.cohort.num_draws)
         clients, gradients = delivered_gradients(result)
@@ -59,11 +60,3 @@ class DiversityBased(Sampler):
                 law[clients] = law[clients].sum() * scores / scores.sum()
         law = np.where(profiles.weights > 0, np.maximum(law, self.floor / profiles.num_clients), 0)
         self._law = law / law.sum()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the learned probabilities."""
-        return {"law": torch.from_numpy(self._law.copy())}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._law = state["law"].cpu().numpy().copy()

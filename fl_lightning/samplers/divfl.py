@@ -1,8 +1,7 @@
 """DivFL: K clients that stand for all others."""
 
-from typing import Any
-
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning.protocols import Probe
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
@@ -60,6 +59,7 @@ class SubmodularSelection(Sampler):
         candidates: Share of the clients that each greedy step examines, at least K of them; 1 examines all.
     """
 
+    memory = ("_memory",)
     drawing = Certain()
 
     def __init__(self, weights: str = "cluster", refresh: str = "delivered", candidates: float = 1.0) -> None:
@@ -73,8 +73,8 @@ class SubmodularSelection(Sampler):
         self._selected: IntVector = np.empty(0, dtype=np.int64)
         self._shares: Vector = np.empty(0)  # with which each client enters, summing to 1, (M,)
 
+    @override
     def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:
-        """Select the clients."""
         num_clients = profiles.num_clients
         if num_draws > num_clients:
             raise ValueError(f"{num_draws} distinct clients were asked for, but there are {num_clients}")
@@ -92,6 +92,7 @@ class SubmodularSelection(Sampler):
             own[self._selected] = profiles.weights[self._selected]
             self._shares = own / own.sum()
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return 1/K for each selected client; before the first selection everybody is as likely."""
         if not len(self._selected):
@@ -100,19 +101,12 @@ class SubmodularSelection(Sampler):
         law[self._selected] = 1 / len(self._selected)
         return law
 
+    @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
         """Return the factors by which the selected clients enter with their shares."""
         return unbiased_coefficients(self._shares if len(self._selected) else profiles.weights, probabilities)
 
+    @override
     def observe(self, result: RoundResult) -> None:
-        """Renew the gradients of those that were heard."""
         clients, gradients = delivered_gradients(result)
         self._memory.store(result.plan.profiles.num_clients, clients, gradients)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the remembered gradients."""
-        return self._memory.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._memory.load_state_dict(state)

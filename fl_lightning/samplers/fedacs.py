@@ -1,9 +1,7 @@
 """FedACS: a bias in sampling that cancels the bias of links and local work."""
 
-from typing import Any
-
 import numpy as np
-import torch
+from typing_extensions import override
 
 from fl_lightning import theory
 from fl_lightning.protocols import Forecast
@@ -27,6 +25,8 @@ class HeterogeneityAware(Sampler):
         prior: with ``estimated``, how many imagined draws at the average rate each client starts with.
     """
 
+    memory = ("_drawn", "_heard", "_work")
+
     def __init__(self, knowledge: str = "instant", prior: float = 2.0) -> None:
         if knowledge not in _KNOWLEDGE:
             raise ValueError(f"knowledge={knowledge!r} is unknown: use one of {', '.join(_KNOWLEDGE)}")
@@ -39,8 +39,8 @@ class HeterogeneityAware(Sampler):
         self._heard: Vector = np.empty(0)
         self._work: Vector = np.empty(0)  # sum of A over the deliveries
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return p from what the server knows."""
         if self.knowledge == "instant":
             return theory.heterogeneity_aware_probabilities(
                 profiles.weights, profiles.failure_rates, profiles.accumulation
@@ -51,6 +51,7 @@ class HeterogeneityAware(Sampler):
         unnormalised = profiles.weights / known
         return unnormalised / unnormalised.sum()
 
+    @override
     def start(self, forecast: Forecast) -> None:
         """Average (1-q) A over typical rounds."""
         if self.knowledge == "mean":
@@ -71,6 +72,7 @@ class HeterogeneityAware(Sampler):
         works = (self._work + self.prior * work) / (self._heard + self.prior)
         return rates * works
 
+    @override
     def observe(self, result: RoundResult) -> None:
         """Count draws, deliveries, and the work that those heard report."""
         if self.knowledge == "estimated":
@@ -78,12 +80,3 @@ class HeterogeneityAware(Sampler):
             self._drawn = self._drawn + result.plan.cohort.counts
             self._heard = self._heard + result.delivered
             self._work = self._work + result.delivered * result.plan.profiles.accumulation
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the counts of the estimate."""
-        return {name: torch.from_numpy(getattr(self, name).copy()) for name in ("_drawn", "_heard", "_work")}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the counts back."""
-        for name, value in state.items():
-            setattr(self, name, value.cpu().numpy().copy())

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.bins import cut_tree, similarity_bins, ward_tree
@@ -78,6 +79,8 @@ class EntropyClusters(Sampler):
             (:class:`ClusteredBySimilarity`), as the published code does.
     """
 
+    memory = ("_memory", "_finished")
+
     def __init__(
         self,
         num_classes: int = 10,
@@ -107,6 +110,7 @@ class EntropyClusters(Sampler):
         self._finished = 0  # rounds
         self._clusters: IntVector | None = None  # of each client, until something new is heard
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return the turn of the warm-up, the shares of the clusters, or w where similarity decides."""
         num_clients = profiles.num_clients
@@ -128,6 +132,7 @@ class EntropyClusters(Sampler):
         amounts = capped_shares(np.exp(preference - preference.max()), sizes, float(num_draws))
         return (amounts / sizes)[clusters] / num_draws
 
+    @override
     def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
         """Return counts of 0 and 1, spread over the clusters; several draws of one client where similarity decides."""
         num_clients = len(probabilities)
@@ -175,6 +180,7 @@ class EntropyClusters(Sampler):
             self._clusters = _cluster_numbers(apart, num_clusters)
         return self._clusters
 
+    @override
     def observe(self, result: RoundResult) -> None:
         """Remember what those that were heard did to the output layer."""
         clients, gradients = delivered_gradients(result)
@@ -185,14 +191,9 @@ class EntropyClusters(Sampler):
         self._finished = result.plan.index
         self._clusters = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the remembered moves and the round."""
-        return {"memory": self._memory.state_dict(), "finished": self._finished}
-
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._memory.load_state_dict(state["memory"])
-        self._finished = int(state["finished"])
+        super().load_state_dict(state)
         self._clusters = None
 
 

@@ -1,11 +1,10 @@
 """What samplers remember of the updates that arrived."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from fl_lightning.memory import Remembers
 from fl_lightning.types import IntVector, RoundResult, Vector
 
 _CHUNK = 1 << 16
@@ -34,13 +33,15 @@ def row_norms(rows: torch.Tensor) -> Vector:
     return norms
 
 
-class LastNorms:
+class LastNorms(Remembers):
     """The norm of each client's mean gradient when it was last heard: M numbers.
 
     Args:
         floor: A norm counts as at least this share of the average one: what is old may be wrong, and a client that is
             hardly ever drawn would enter with a huge factor when it is.
     """
+
+    memory = ("norms",)
 
     def __init__(self, floor: float = 0.1) -> None:
         self.floor = floor
@@ -64,17 +65,11 @@ class LastNorms:
             return np.ones(num_clients)
         return np.maximum(np.where(np.isnan(self.norms), average, self.norms), self.floor * average)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the norms."""
-        return {"norms": torch.from_numpy(self.norms.copy())}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the norms back."""
-        self.norms = state["norms"].cpu().numpy().copy()
-
-
-class LastUpdates:
+class LastUpdates(Remembers):
     """The last vector that was heard from each client, and all their inner products: O(M d + M^2) memory."""
+
+    memory = ("rows", "seen", "products")
 
     def __init__(self) -> None:
         self.rows = torch.empty(0, 0)  # (M, d)
@@ -107,20 +102,6 @@ class LastUpdates:
             total += wide[torch.from_numpy(clients)] @ wide.T
         products: Vector = total.cpu().numpy()
         return products
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return vectors and products."""
-        return {
-            "rows": self.rows.clone(),
-            "seen": torch.from_numpy(self.seen.copy()),
-            "products": torch.from_numpy(self.products.copy()),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self.rows = state["rows"].clone()
-        self.seen = state["seen"].cpu().numpy().copy()
-        self.products = state["products"].cpu().numpy().copy()
 
 
 def angles(products: Vector, seen: npt.NDArray[np.bool_]) -> Vector:

@@ -1,9 +1,8 @@
 """OS, optimal client sampling: clients with large updates are drawn more often."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from fl_lightning.protocols import Probe
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
@@ -91,6 +90,8 @@ class NormProportional(Sampler):
         max_iterations: Of the approximate budget.
     """
 
+    memory = ("_heard",)
+
     def __init__(
         self, norms: str = "exact", budget: str = "replacement", reweight: bool = True, max_iterations: int = 4
     ) -> None:
@@ -104,6 +105,7 @@ class NormProportional(Sampler):
         self._heard = LastNorms()
         self._asked: Vector = np.empty(0)  # norms of the mean gradients of this round
 
+    @override
     def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:
         """Ask all clients for their norms, unless old ones will do."""
         everybody = np.arange(profiles.num_clients)
@@ -123,8 +125,8 @@ class NormProportional(Sampler):
         floor = (1e-12 if self.norms == "exact" else 1e-3) * scores.mean()
         return np.where(profiles.weights > 0, np.maximum(scores, floor if floor > 0 else 1.0), 0.0)
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return p from the norms."""
         scores = self._scores(profiles)
         if self.budget == "replacement":
             return scores / scores.sum()
@@ -132,21 +134,13 @@ class NormProportional(Sampler):
             return optimal_inclusion(scores, num_draws) / num_draws
         return approximate_inclusion(scores, num_draws, self.max_iterations) / num_draws
 
+    @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
-        """Return w/p."""
         if not self.reweight:
             return super().coefficients(profiles, probabilities)
         return unbiased_coefficients(profiles.weights, probabilities)
 
+    @override
     def observe(self, result: RoundResult) -> None:
-        """Remember the norms of those that were heard."""
         if self.norms == "stale":
             self._heard.observe(result)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the remembered norms."""
-        return self._heard.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._heard.load_state_dict(state)

@@ -1,6 +1,7 @@
 """Sampling that looks at the target weights alone."""
 
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.drawing import WithoutReplacement
@@ -10,8 +11,8 @@ from fl_lightning.types import IntVector, Profiles, Vector
 class Importance(Sampler):
     """Draws each client in proportion to its weight: p = w (FedAvg in the paper)."""
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return w."""
         return profiles.weights
 
 
@@ -20,10 +21,11 @@ class Uniform(Sampler):
 
     drawing = WithoutReplacement()
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return 1/M."""
         return np.full(profiles.num_clients, 1 / profiles.num_clients)
 
+    @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
         """Return w / p = M w."""
         return profiles.weights / probabilities
@@ -32,10 +34,10 @@ class Uniform(Sampler):
 class FullParticipation(Uniform):
     """Asks all M clients in every round; client m enters with weight w."""
 
+    @override
     def num_draws(self, requested: int, num_clients: int) -> int:
-        """Return M, whatever was requested."""
         return num_clients
 
+    @override
     def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
-        """Return one draw of everybody."""
         return np.ones(len(probabilities), dtype=np.int64)

@@ -1,6 +1,7 @@
 """Power-of-choice: clients on which the model is worst."""
 
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning.protocols import Probe
 from fl_lightning.samplers.base import Sampler
@@ -26,8 +27,8 @@ class PowerOfChoice(Sampler):
         self.num_candidates = num_candidates
         self._selected: IntVector = np.empty(0, dtype=np.int64)
 
+    @override
     def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:
-        """Ask the candidates for their loss and choose among them."""
         num_wanted = int(np.count_nonzero(profiles.weights))
         num_candidates = min(2 * num_draws if self.num_candidates is None else self.num_candidates, num_wanted)
         if num_candidates < num_draws:
@@ -40,6 +41,7 @@ class PowerOfChoice(Sampler):
         losses = probe.losses(candidates)
         self._selected = np.sort(candidates[np.argsort(-losses, kind="stable")[:num_draws]])
 
+    @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return 1/K for each chosen client; before the first choice the law of the candidates, w."""
         if not len(self._selected):

@@ -291,7 +291,7 @@ def test_remembered_norms(name: str) -> None:
     make, reference = CASES[name]
     sampler, checker = make(), Checker(reference)
     run(sampler, checker, rounds=4)
-    heard, norms = checker.past.heard(), sampler.state_dict()["norms"].numpy()
+    heard, norms = checker.past.heard(), sampler._heard.norms
     assert np.isnan(norms).sum() == M - len(heard) > 0
     for client, row in heard.items():
         assert norms[client] == pytest.approx(np.linalg.norm(row), rel=1e-6)
@@ -302,15 +302,15 @@ def test_remembered_updates(name: str) -> None:
     make, reference = CASES[name]
     sampler, checker = make(), Checker(reference)
     run(sampler, checker, rounds=4)
-    state, heard = sampler.state_dict(), checker.past.heard()
-    rows = state["rows"].numpy()
+    memory, heard = sampler._memory, checker.past.heard()
+    rows = memory.rows.numpy()
     for client, row in heard.items():
         assert rows[client] == pytest.approx(row, rel=1e-6)
     unheard = [client for client in range(M) if client not in heard]
     assert unheard
     expected = -TARGETS if name == "divfl" else np.zeros((M, D))  # a failed upload changes nothing
     assert rows[unheard] == pytest.approx(expected[unheard], rel=1e-6)
-    assert state["products"].numpy() == pytest.approx(rows @ rows.T, rel=1e-9, abs=1e-12)
+    assert memory.products == pytest.approx(rows @ rows.T, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", CASES)

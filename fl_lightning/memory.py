@@ -1,0 +1,157 @@
+"""The memory of a part: the attributes that a resumed run needs."""
+
+import copy
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+_ARRAY = "numpy array"  # marks one: checkpoints are read with weights_only=True, so a file holds it as a tensor
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+class Remembers:
+    """Saves and brings back the attributes that a part names in ``memory``.
+
+    An attribute may hold a tensor, an array, a number, a string, None, a dict, list, tuple or set of these, or another
+    part with memory. What is saved is a copy, under the attribute's name without a leading underscore. A tensor comes
+    back on the device and with the type of the one that it replaces, and must have its shape; an empty one stands for
+    "nothing learned yet" and fits any shape. A class adds its names to those of its bases.
+
+    >>> class Arrivals(Remembers):
+    ...     memory = ("num_rounds", "_counts")
+    ...
+    ...     def __init__(self):
+    ...         self.num_rounds, self._counts = 0, np.zeros(3, dtype=int)
+    >>> first, second = Arrivals(), Arrivals()
+    >>> first.num_rounds, first._counts[1] = 4, 2
+    >>> second.load_state_dict(first.state_dict())
+    >>> second.num_rounds, second._counts.tolist()
+    (4, [0, 2, 0])
+    """
+
+    memory: ClassVar[tuple[str, ...]] = ()
+
+    @override
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = cls.__dict__.get("memory", ())
+        if not isinstance(own, tuple) or not all(isinstance(name, str) for name in own):
+            raise TypeError(f"{cls.__name__}.memory={own!r} must be a tuple of attribute names, such as ('counts',)")
+        inherited = [name for base in cls.__bases__ for name in getattr(base, "memory", ())]
+        cls.memory = tuple(dict.fromkeys([*inherited, *own]))
+        if len({_key(name) for name in cls.memory}) < len(cls.memory):
+            raise TypeError(f"{cls.__name__}.memory={cls.memory} names two attributes alike but for an underscore")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the memory, as tensors, numbers, strings and containers of them."""
+        kind = type(self)  # not the instance, whose own attribute may be called memory
+        return {_key(name): _saved(f"{kind.__name__}.{name}", getattr(self, name)) for name in kind.memory}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: If it is the memory of another kind of part, or of another size.
+        """
+        kind = type(self)
+        saved = {_key(name): value for name, value in state.items()}
+        wanted = [_key(name) for name in kind.memory]
+        if saved.keys() != set(wanted):
+            raise ValueError(
+                f"the checkpoint does not fit {kind.__name__}: it holds {_listed(saved)} instead of {_listed(wanted)}: "
+                "resume with the settings and the version that wrote it, or start anew"
+            )
+        for name in kind.memory:
+            setattr(self, name, _restored(f"{kind.__name__}.{name}", getattr(self, name), saved[_key(name)]))
+
+
+def _key(name: str) -> str:
+    return name.lstrip("_")
+
+
+def _saved(where: str, value: Any) -> Any:
+    if isinstance(value, Remembers):
+        return value.state_dict()
+    return copy.deepcopy(value.state_dict()) if hasattr(value, "state_dict") else _copied(where, value)
+
+
+def _copied(where: str, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return {_ARRAY: torch.from_numpy(value.copy())}
+    if isinstance(value, np.generic):
+        return value.item()
+    # Exact types: a Counter or an enumeration would be written, but not be read again.
+    if type(value) is dict:
+        return {_copied(where, key): _copied(f"{where}[{key!r}]", entry) for key, entry in value.items()}
+    if type(value) in (list, tuple, set):
+        return type(value)(_copied(where, entry) for entry in value)
+    if type(value) in _PLAIN:
+        return value
+    raise TypeError(
+        f"{where} holds a {type(value).__name__}, which a checkpoint cannot keep: use tensors, arrays of numbers, "
+        "plain values and dict, list, tuple or set of these; name another part as an attribute of its own"
+    )
+
+
+def _restored(where: str, present: Any, saved: Any) -> Any:
+    if hasattr(present, "state_dict"):
+        present.load_state_dict(saved)
+        return present
+    if isinstance(present, np.ndarray) and isinstance(saved, torch.Tensor):
+        saved = {_ARRAY: saved}  # of an older checkpoint, which had no marks
+    if present is not None and saved is not None and _kind(present) != _kind(saved):
+        raise ValueError(
+            f"the checkpoint does not fit: {where} is a {_kind(saved)} in it, but a {_kind(present)} is wanted"
+        )
+    if _is_array(saved):
+        like = None if present is None else torch.from_numpy(present.copy())
+        return _fitted(where, like, saved[_ARRAY]).cpu().numpy()
+    if isinstance(saved, torch.Tensor):
+        return _fitted(where, present, saved)
+    if isinstance(saved, dict):
+        return _restored_dict(where, present or {}, saved)
+    if isinstance(saved, list | tuple | set):
+        return type(saved)(_restored(where, None, entry) for entry in saved)
+    return saved
+
+
+def _restored_dict(where: str, present: dict[Any, Any], saved: dict[Any, Any]) -> dict[Any, Any]:
+    missing = [key for key, entry in present.items() if isinstance(entry, torch.Tensor) and key not in saved]
+    if missing:
+        raise ValueError(f"the checkpoint does not fit: {where} lacks {_listed(missing)}, it holds {_listed(saved)}")
+    return {key: _restored(f"{where}[{key!r}]", present.get(key), entry) for key, entry in saved.items()}
+
+
+def _fitted(where: str, present: torch.Tensor | None, saved: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a saved tensor that can replace the present one, in whose own place others may be looking."""
+    if present is None:
+        return saved.clone()
+    if not present.numel() or not saved.numel():
+        return saved.to(device=present.device, copy=True)
+    if saved.shape != present.shape or not torch.can_cast(saved.dtype, present.dtype):
+        raise ValueError(
+            f"the checkpoint does not fit: {where} has shape {tuple(saved.shape)} and type {saved.dtype} in it, but "
+            f"{tuple(present.shape)} and {present.dtype} are wanted: resume with the same clients and the same model"
+        )
+    return saved.to(device=present.device, dtype=present.dtype, copy=True)
+
+
+def _is_array(saved: Any) -> bool:
+    return isinstance(saved, dict) and saved.keys() == {_ARRAY}
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray) or _is_array(value):
+        return _ARRAY
+    for kind, name in ((torch.Tensor, "tensor"), ((bool, int, float, np.generic), "number")):
+        if isinstance(value, kind):
+            return name
+    return type(value).__name__
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(repr(name) for name in names)) or "nothing"
