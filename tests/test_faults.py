@@ -177,7 +177,7 @@ def test_unknown_policies_are_refused(policy):
 
 
 LIMITED = """
-import resource, sys
+import resource, signal, sys
 from fl_lightning.cli.main import main
 import fl_lightning.cli.building
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
