@@ -5,17 +5,19 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 
+from fl_lightning.checking import one_of
 from fl_lightning.types import RoundResult
 
 _LOG = logging.getLogger("fl_lightning")
 _SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
 _AXES = ("round", "local_steps", "computation_time")
+Mode = Literal["auto", "online", "offline"]
 
 
 class WandbMetrics(Callback):
@@ -43,12 +45,11 @@ class WandbMetrics(Callback):
         job_type: str | None = None,
         tags: list[str] | None = None,
         save_dir: str = "runs",
-        mode: str = "auto",
+        mode: Mode = "auto",
         config: dict[str, Any] | None = None,
         target_accuracy: float | None = None,
     ) -> None:
-        if mode not in ("auto", "online", "offline"):
-            raise ValueError(f"mode={mode!r} is unknown: use 'auto', 'online' or 'offline'")
+        one_of("mode", mode, Mode)
         self.project = project or os.environ.get("WANDB_PROJECT") or "fl-lightning"
         self.name, self.group, self.job_type, self.tags = name, group, job_type, tags or []
         self.save_dir, self.mode, self.config = save_dir, mode, config or {}

@@ -1,11 +1,14 @@
 """SCAFFOLD: control variates that take the drift out of local training."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.checking import one_of
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+
+Commit = Literal["ack", "always"]
 
 
 class ControlVariates(Aggregator):
@@ -25,9 +28,8 @@ class ControlVariates(Aggregator):
             mistake is here to show it, and the reported Omega does not contain it.
     """
 
-    def __init__(self, commit: str = "ack") -> None:
-        if commit not in ("ack", "always"):
-            raise ValueError(f"commit={commit!r} is unknown: use 'ack' or 'always'")
+    def __init__(self, commit: Commit = "ack") -> None:
+        one_of("commit", commit, Commit)
         self.commit = commit
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
