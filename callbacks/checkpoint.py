@@ -3,7 +3,7 @@
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Callback
 
@@ -11,6 +11,9 @@ from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.checkpointing.snapshot import snapshot
 from fl_lightning.checkpointing.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
 from fl_lightning.types import RoundResult
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
 
 _NAME = re.compile(r"round_(\d+)\.ckpt")
 _SHARE_OF_TIME = 0.02  # of a run that saving may take
@@ -51,7 +54,7 @@ class RoundCheckpoint(Callback):
         """Refuse a plain Trainer."""
         refuse_trainer(self, "it saves a federated run", "ModelCheckpoint")
 
-    def on_federation_start(self, loop: Any) -> None:
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Throw away what an earlier run in this folder saved after the round from which this one starts."""
         self._next_save = time.monotonic() + self.min_seconds
         if loop.fabric.global_rank:
@@ -61,20 +64,20 @@ class RoundCheckpoint(Callback):
             if number > loop.round_index or not loop.round_index:
                 path.unlink()
 
-    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
         """Save when it is time."""
         if loop.round_index % self.every_n_rounds == 0 and time.monotonic() >= self._next_save:
             self._save(loop, finished=False)
 
-    def on_federation_pause(self, loop: Any) -> None:
+    def on_federation_pause(self, loop: "FederatedLoop") -> None:
         """Save, to be continued."""
         self._save(loop, finished=False)
 
-    def on_federation_end(self, loop: Any) -> None:
+    def on_federation_end(self, loop: "FederatedLoop") -> None:
         """Save for good: a run is finished when this file says so."""
         self._save(loop, finished=True)
 
-    def _save(self, loop: Any, finished: bool) -> None:
+    def _save(self, loop: "FederatedLoop", finished: bool) -> None:
         if loop.fabric.global_rank or not loop.round_index:
             return
         began = time.monotonic()

@@ -1,12 +1,15 @@
 """ComputationTime: what a run costs, in local steps, on the clients' devices and here."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.types import RoundResult
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
 
 
 class ComputationTime(Callback):
@@ -27,7 +30,7 @@ class ComputationTime(Callback):
         self.local_steps, self.computation_time, self.synchronous_time, self.wall_time = 0, 0.0, 0.0, 0.0
         self._resumed_at = time.perf_counter()
 
-    def on_federation_start(self, loop: Any) -> None:
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Start the clock."""
         self._resumed_at = time.perf_counter() - self.wall_time
 

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
@@ -13,6 +13,9 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fl_lightning.checking import one_of
 from fl_lightning.types import RoundResult
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
 
 _LOG = logging.getLogger("fl_lightning")
 _SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
@@ -59,7 +62,7 @@ class WandbMetrics(Callback):
         self._best = float("-inf")
         self._reached: dict[str, float] = {}
 
-    def on_federation_start(self, loop: Any) -> None:
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Open the run."""
         if not loop.fabric.global_rank:
             self._start()
@@ -108,7 +111,7 @@ class WandbMetrics(Callback):
             run.define_metric(axis)
         run.define_metric("*", step_metric="round")
 
-    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
         """Log the round."""
         self._log(result.metrics)
 
@@ -140,11 +143,11 @@ class WandbMetrics(Callback):
         """In a plain Trainer: write the summary and close the run."""
         self._close({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
 
-    def on_federation_pause(self, loop: Any) -> None:
+    def on_federation_pause(self, loop: "FederatedLoop") -> None:
         """Close the run for now; it is opened again by its id."""
         self._close({})
 
-    def on_federation_end(self, loop: Any) -> None:
+    def on_federation_end(self, loop: "FederatedLoop") -> None:
         """Write the summary and close the run."""
         self._close({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
 
