@@ -38,7 +38,7 @@ class Outcome(Enum):
     PAUSED = "paused"  # by a signal, after a checkpoint
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Run:
     """A federation ready to start."""
 
@@ -166,4 +166,4 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     fabric = objects.fabric
     fabric.launch()
     loop = FederatedLoop(**loop_arguments, fabric=fabric, seed=settings.seed)
-    return Run(loop, objects.model, objects.data, run_dir, config)
+    return Run(loop=loop, module=objects.model, data=objects.data, run_dir=run_dir, config=config)

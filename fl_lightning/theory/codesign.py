@@ -13,7 +13,7 @@ from fl_lightning.theory.checks import Vector, clients_where, columns, require, 
 Mode = Literal["failure", "work"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CoDesign:
     """Reliability and work that belong together, and what the change costs."""
 
