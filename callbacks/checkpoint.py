@@ -26,9 +26,9 @@ class RoundCheckpoint(Callback):
 
     Args:
         folder: Where the files go, as ``round_<number>.ckpt``.
-        every_n_rounds: Save after each n-th round,
-        min_seconds: but not sooner than this after the last save, nor so often that saving takes over 2 % of the time.
-            0 saves after each n-th round whatever it costs.
+        every_n_rounds: Save after each n-th round.
+        min_seconds: Time between two saves, at least; more where saving would take over 2 % of the time. 0 saves after
+            each n-th round whatever it costs.
         keep: How many files to keep; older ones are for the case that the newest is damaged.
         about: What else a file carries: the configuration of the run.
     """

@@ -21,7 +21,7 @@ from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RoundProgre
 from fl_lightning.checkpointing.storage import write_durably
 from fl_lightning.cli.allow_list import check_classes, explained, limit_imports
 from fl_lightning.cli.configs import ConfigError
-from fl_lightning.cli.loggers import make_loggers, wanted_loggers
+from fl_lightning.cli.loggers import LOGGERS, make_loggers, wanted_loggers
 from fl_lightning.cli.resuming import CHECKPOINTS, about, begin, forget, shared
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.protocols import DataSource
@@ -87,16 +87,25 @@ def make_parser() -> ArgumentParser:
     """Return the parser whose keys are the arguments of the loop, the module, the data and Fabric."""
     parser = ArgumentParser(prog="train.py", exit_on_error=False, add_help=False, allow_abbrev=False)
     parser.add_argument("--config", action="config")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run_dir", type=str | None, default=None)
-    parser.add_argument("--target_accuracy", type=float | None, default=None)
-    parser.add_argument("--logger", type=list[str] | str, default=["wandb"])
-    parser.add_subclass_arguments(LightningModule, "model", required=True)
-    parser.add_subclass_arguments(DataSource, "data", required=True)
+    parser.add_argument("--seed", type=int, default=0, help="Of every random stream.")
+    parser.add_argument(
+        "--run_dir", type=str | None, default=None, help="Folder of the run; runs/<config>/seed_<seed> by default."
+    )
+    parser.add_argument(
+        "--target_accuracy", type=float | None, default=None, help="The cost to reach it is part of the summary."
+    )
+    parser.add_argument(
+        "--logger",
+        type=list[str] | str,
+        default=["wandb"],
+        help=f"{', '.join(LOGGERS)}, several separated by commas, or none.",
+    )
+    parser.add_subclass_arguments(LightningModule, "model", required=True, help="Any LightningModule.")
+    parser.add_subclass_arguments(DataSource, "data", required=True, help="The data set and how clients share it.")
     parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"})
     parser.add_class_arguments(RoundCheckpoint, "checkpoint", skip={"folder", "about"}, instantiate=False)
     parser.add_class_arguments(FederatedLoop, "loop", skip={"fabric", "seed", "callbacks"}, instantiate=False)
-    parser.add_argument("--loop.callbacks", type=list[Callback], default=[])
+    parser.add_argument("--loop.callbacks", type=list[Callback], default=[], help="More callbacks.")
     return parser
 
 
@@ -115,7 +124,9 @@ def parse(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] =
             settings = make_parser().parse_args(["--config", yaml.safe_dump(merged), *overrides])
     except (ArgumentError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise ConfigError(_one_line(explained(str(error)))) from None
-    except SystemExit:
+    except SystemExit as ending:
+        if not ending.code:
+            raise  # the help of a class was shown
         raise ConfigError(_one_line(explained(complaints.getvalue()))) from None
     check_classes(settings, trusted)
     return settings
