@@ -17,10 +17,11 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RoundProgress, RunRecorder
+from fl_lightning.callbacks import RoundCheckpoint, RoundProgress
 from fl_lightning.checkpointing.storage import write_durably
 from fl_lightning.cli.allow_list import check_classes, explained, limit_imports
 from fl_lightning.cli.configs import ConfigError
+from fl_lightning.cli.defaults import with_defaults
 from fl_lightning.cli.loggers import LOGGERS, make_loggers, wanted_loggers
 from fl_lightning.cli.resuming import CHECKPOINTS, about, begin, forget, shared
 from fl_lightning.loop import FederatedLoop
@@ -168,9 +169,9 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     run_dir = Path(settings.run_dir)
     data_name, _, algorithm = name.partition("_")
     labels = {"data": data_name, "algorithm": algorithm or name, "config": name} | (labels or {})
-    loggers = wanted_loggers(settings.logger)
-    callbacks = [ComputationTime(), *objects.loop.callbacks, RunRecorder(str(run_dir), target, labels), RoundProgress()]
-    callbacks += make_loggers(loggers, labels, settings.seed, run_dir, yaml.safe_load(config), target)
+    names = wanted_loggers(settings.logger)
+    loggers = make_loggers(names, labels, settings.seed, run_dir, yaml.safe_load(config), target)
+    callbacks = with_defaults(objects.loop.callbacks, run_dir, target, labels, loggers)
     # Last, because it saves what the others know of a round.
     callbacks.append(RoundCheckpoint(str(run_dir / CHECKPOINTS), about=about(config), **vars(settings.checkpoint)))
     loop_arguments = {**vars(objects.loop), "callbacks": callbacks}
