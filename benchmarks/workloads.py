@@ -11,7 +11,7 @@ from torch.nn import functional
 from fl_lightning.networks import CifarCNN
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """A federation of made-up data; time does not depend on what is in it."""
 
@@ -52,10 +52,32 @@ class Workload:
         return np.split(places, self.num_clients)
 
 
-W1 = Workload("W1", 20, 6, 2500, 15, 512, 10_000, (3, 32, 32), CifarCNN, functional.cross_entropy)
+W1 = Workload(
+    name="W1",
+    num_clients=20,
+    clients_per_round=6,
+    examples=2500,
+    num_steps=15,
+    batch_size=512,
+    num_test=10_000,
+    shape=(3, 32, 32),
+    network=CifarCNN,
+    loss=functional.cross_entropy,
+)
 W1_LOSSY = replace(W1, name="W1, half the clients lossy", lossy_half=True)
-W2 = Workload("W2", 1000, 100, 50, 5, 10, 1000, (3, 32, 32), CifarCNN, functional.cross_entropy)
-W3 = Workload("W3", 10_000, 1000, 50, 5, 10, 1000, (10,), lambda: nn.Linear(10, 1), functional.mse_loss, num_classes=0)
+W2 = replace(
+    W1, name="W2", num_clients=1000, clients_per_round=100, examples=50, num_steps=5, batch_size=10, num_test=1000
+)
+W3 = replace(
+    W2,
+    name="W3",
+    num_clients=10_000,
+    clients_per_round=1000,
+    shape=(10,),
+    network=lambda: nn.Linear(10, 1),
+    loss=functional.mse_loss,
+    num_classes=0,
+)
 
 WORKLOADS = {"W1": W1, "W1q": W1_LOSSY, "W2": W2, "W3": W3}
 

@@ -3,7 +3,7 @@
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
@@ -12,6 +12,9 @@ from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.checkpointing.snapshot import snapshot
 from fl_lightning.checkpointing.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
 from fl_lightning.types import RoundResult
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
 
 _NAME = re.compile(r"round_(\d+)\.ckpt")
 _SHARE_OF_TIME = 0.02  # of a run that saving may take
@@ -24,9 +27,9 @@ class RoundCheckpoint(Callback):
 
     Args:
         folder: Where the files go, as ``round_<number>.ckpt``.
-        every_n_rounds: Save after each n-th round,
-        min_seconds: but not sooner than this after the last save, nor so often that saving takes over 2 % of the time.
-            0 saves after each n-th round whatever it costs.
+        every_n_rounds: Save after each n-th round.
+        min_seconds: Time between two saves, at least; more where saving would take over 2 % of the time. 0 saves after
+            each n-th round whatever it costs.
         keep: How many files to keep; older ones are for the case that the newest is damaged.
         about: What else a file carries: the configuration of the run.
     """
@@ -52,7 +55,7 @@ class RoundCheckpoint(Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         refuse_trainer(self, "it saves a federated run", "ModelCheckpoint")
 
-    def on_federation_start(self, loop: Any) -> None:
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Throw away what an earlier run in this folder saved after the round from which this one starts."""
         self._next_save = time.monotonic() + self.min_seconds
         if loop.fabric.global_rank:
@@ -62,20 +65,20 @@ class RoundCheckpoint(Callback):
             if number > loop.round_index or not loop.round_index:
                 path.unlink()
 
-    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
         """Save when it is time."""
         if loop.round_index % self.every_n_rounds == 0 and time.monotonic() >= self._next_save:
             self._save(loop, finished=False)
 
-    def on_federation_pause(self, loop: Any) -> None:
+    def on_federation_pause(self, loop: "FederatedLoop") -> None:
         """Save, to be continued."""
         self._save(loop, finished=False)
 
-    def on_federation_end(self, loop: Any) -> None:
+    def on_federation_end(self, loop: "FederatedLoop") -> None:
         """Save for good: a run is finished when this file says so."""
         self._save(loop, finished=True)
 
-    def _save(self, loop: Any, finished: bool) -> None:
+    def _save(self, loop: "FederatedLoop", finished: bool) -> None:
         if loop.fabric.global_rank or not loop.round_index:
             return
         began = time.monotonic()

@@ -1,7 +1,7 @@
 """RoundProgress: a bar with the round, the accuracy and the time left."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
@@ -10,6 +10,9 @@ from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.types import RoundResult
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
 
 
 class RoundProgress(Callback):
@@ -27,7 +30,7 @@ class RoundProgress(Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         refuse_trainer(self, "it shows rounds", "RichProgressBar")
 
-    def on_federation_start(self, loop: Any) -> None:
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Open the bar."""
         if loop.fabric.global_rank:
             return
@@ -40,7 +43,7 @@ class RoundProgress(Callback):
             self._task = self._bar.add_task("", total=loop.rounds, completed=loop.round_index)
             self._bar.start()
 
-    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
         """Move the bar."""
         if loop.fabric.global_rank:
             return
@@ -54,11 +57,11 @@ class RoundProgress(Callback):
         parts = [(self.monitor.replace("_", " "), row.get(self.monitor)), ("train loss", row.get("train_loss"))]
         return "  ".join(f"{name} {value:.3f}" for name, value in parts if value is not None and not math.isnan(value))
 
-    def on_federation_end(self, loop: Any) -> None:
+    def on_federation_end(self, loop: "FederatedLoop") -> None:
         """Close the bar."""
         self.close()
 
-    def on_federation_pause(self, loop: Any) -> None:
+    def on_federation_pause(self, loop: "FederatedLoop") -> None:
         """Close the bar of a run that goes on later."""
         self.close()
 

@@ -7,7 +7,7 @@ import platform
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.checkpointing.storage import encode, write_durably
 from fl_lightning.memory import Remembers
 from fl_lightning.types import RoundResult
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
 
 COLUMNS = (
     "round",
@@ -66,7 +69,7 @@ class RunRecorder(Remembers, Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         refuse_trainer(self, "it writes the files of a federated run", "CSVLogger and ModelCheckpoint")
 
-    def on_federation_start(self, loop: Any) -> None:
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Start a new metrics file, or cut an earlier one back to the round that is resumed."""
         self._began = time.perf_counter()
         if not self._clients:
@@ -84,7 +87,7 @@ class RunRecorder(Remembers, Callback):
         """The metrics file."""
         return self._metrics.path
 
-    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
         """Append the round."""
         plan = result.plan
         rejected = np.zeros(plan.profiles.num_clients)
@@ -106,11 +109,11 @@ class RunRecorder(Remembers, Callback):
             return
         self._metrics.append(result.metrics)
 
-    def on_federation_save(self, loop: Any) -> None:
+    def on_federation_save(self, loop: "FederatedLoop") -> None:
         """Make sure that no checkpoint is ever ahead of the metrics."""
         self._metrics.sync()
 
-    def on_federation_end(self, loop: Any) -> None:
+    def on_federation_end(self, loop: "FederatedLoop") -> None:
         """Write what is known at the end."""
         if loop.fabric.global_rank:
             return
@@ -135,7 +138,7 @@ class RunRecorder(Remembers, Callback):
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
 
-    def _write_clients(self, loop: Any) -> None:
+    def _write_clients(self, loop: "FederatedLoop") -> None:
         """Write one row for each client: its weight, its data, its mean conditions, and how it took part."""
         num_rounds = max(1, loop.round_index)
         totals = {name: self._clients[name].numpy() for name in ("expected_draws", "draws", "deliveries", "rejected")}

@@ -4,13 +4,14 @@ import csv
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.channels.radio import RayleighOutage
 from fl_lightning.callbacks.trainer import global_seed
+from fl_lightning.checking import one_of
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Conditions, IntVector, Vector
 
@@ -42,6 +43,7 @@ class Group:
 
 Steps = int | list[int] | Ramp
 Rates = float | list[float] | Ramp
+Unit = Literal["iterations", "epochs"]
 
 
 class HeterogeneitySchedule(Callback):
@@ -71,11 +73,10 @@ class HeterogeneitySchedule(Callback):
         failure_rates: Rates | None = None,
         trace: str | None = None,
         dynamic: bool = True,
-        unit: str = "iterations",
+        unit: Unit = "iterations",
         radio: RayleighOutage | None = None,
     ) -> None:
-        if unit not in ("iterations", "epochs"):
-            raise ValueError(f"unit={unit!r} is unknown: use 'iterations' or 'epochs'")
+        one_of("unit", unit, Unit)
         fixed = num_steps is not None or failure_rates is not None
         if (groups is not None) + fixed + (trace is not None) != 1:
             raise ValueError("give exactly one of: groups, num_steps with failure_rates, trace")

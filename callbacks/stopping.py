@@ -1,11 +1,14 @@
 """StopAtTarget: end a run when it is good enough."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
 from fl_lightning.types import RoundResult
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
 
 
 class StopAtTarget(Callback):
@@ -19,7 +22,7 @@ class StopAtTarget(Callback):
     def __init__(self, target: float, monitor: str = "test_accuracy") -> None:
         self.target, self.monitor = target, monitor
 
-    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
         """Ask the loop to stop once the target is reached."""
         value = result.metrics.get(self.monitor)
         if value is not None and value >= self.target:

@@ -1,6 +1,6 @@
 """TensorBoardMetrics: the rounds of a run in TensorBoard."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -8,6 +8,9 @@ from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.types import RoundResult
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
 
 _AXES = ("local_steps", "computation_time")
 _CURVES = ("test_accuracy", "test_loss", "distance")
@@ -29,7 +32,7 @@ class TensorBoardMetrics(Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         refuse_trainer(self, "it logs rounds", "TensorBoardLogger")
 
-    def on_federation_start(self, loop: Any) -> None:
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Open the log; rounds after the one that is resumed are cut off."""
         if loop.fabric.global_rank:
             return
@@ -41,7 +44,7 @@ class TensorBoardMetrics(Callback):
             ) from None
         self._logger.log_hyperparams(self.config)
 
-    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
         """Log the round."""
         if self._logger is None:
             return
@@ -52,11 +55,11 @@ class TensorBoardMetrics(Callback):
             if axis in row and curves:
                 self._logger.log_metrics(curves, step=int(row[axis]))
 
-    def on_federation_pause(self, loop: Any) -> None:
+    def on_federation_pause(self, loop: "FederatedLoop") -> None:
         """Close the log of a run that goes on later."""
         self.on_federation_end(loop)
 
-    def on_federation_end(self, loop: Any) -> None:
+    def on_federation_end(self, loop: "FederatedLoop") -> None:
         """Close the log."""
         if self._logger is not None:
             self._logger.finalize("success")

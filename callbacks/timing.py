@@ -1,7 +1,7 @@
 """ComputationTime: what a run costs, in local steps, on the clients' devices and here."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from lightning.pytorch.callbacks import Callback
@@ -9,6 +9,9 @@ from typing_extensions import override
 
 from fl_lightning.memory import Remembers
 from fl_lightning.types import RoundResult
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
 
 
 class ComputationTime(Remembers, Callback):
@@ -31,7 +34,7 @@ class ComputationTime(Remembers, Callback):
         self.local_steps, self.computation_time, self.synchronous_time, self.wall_time = 0, 0.0, 0.0, 0.0
         self._resumed_at = time.perf_counter()
 
-    def on_federation_start(self, loop: Any) -> None:
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Start the clock."""
         self._resumed_at = time.perf_counter() - self.wall_time
 

@@ -5,19 +5,24 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
+from fl_lightning.checking import one_of
 from fl_lightning.memory import Remembers
 from fl_lightning.types import RoundResult
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
 
 _LOG = logging.getLogger("fl_lightning")
 _SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
 _AXES = ("round", "local_steps", "computation_time")
+Mode = Literal["auto", "online", "offline"]
 
 
 class WandbMetrics(Remembers, Callback):
@@ -47,12 +52,11 @@ class WandbMetrics(Remembers, Callback):
         job_type: str | None = None,
         tags: list[str] | None = None,
         save_dir: str = "runs",
-        mode: str = "auto",
+        mode: Mode = "auto",
         config: dict[str, Any] | None = None,
         target_accuracy: float | None = None,
     ) -> None:
-        if mode not in ("auto", "online", "offline"):
-            raise ValueError(f"mode={mode!r} is unknown: use 'auto', 'online' or 'offline'")
+        one_of("mode", mode, Mode)
         self.project = project or os.environ.get("WANDB_PROJECT") or "fl-lightning"
         self.name, self.group, self.job_type, self.tags = name, group, job_type, tags or []
         self.save_dir, self.mode, self.config = save_dir, mode, config or {}
@@ -62,7 +66,7 @@ class WandbMetrics(Remembers, Callback):
         self._best = float("-inf")
         self._reached: dict[str, float] = {}
 
-    def on_federation_start(self, loop: Any) -> None:
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Open the run."""
         if not loop.fabric.global_rank:
             self._start()
@@ -111,7 +115,7 @@ class WandbMetrics(Remembers, Callback):
             run.define_metric(axis)
         run.define_metric("*", step_metric="round")
 
-    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
         """Log the round."""
         self._log(result.metrics)
 
@@ -144,11 +148,11 @@ class WandbMetrics(Remembers, Callback):
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         self._close({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
 
-    def on_federation_pause(self, loop: Any) -> None:
+    def on_federation_pause(self, loop: "FederatedLoop") -> None:
         """Close the run for now; it is opened again by its id."""
         self._close({})
 
-    def on_federation_end(self, loop: Any) -> None:
+    def on_federation_end(self, loop: "FederatedLoop") -> None:
         """Write the summary and close the run."""
         self._close({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
 

@@ -3,15 +3,17 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
 
+from fl_lightning.checking import one_of
 from fl_lightning.protocols import Probe
 from fl_lightning.types import ClientUpdate, Fault, IntVector, ModelState, Updates, Vector
 
 _LOG = logging.getLogger("fl_lightning")
-_POLICIES = ("reject", "stop")
+OnBadUpdate = Literal["reject", "stop"]
 
 
 class FaultPolicy:
@@ -24,9 +26,8 @@ class FaultPolicy:
         exploding_loss: Report a client whose mean training loss is above this or not finite.
     """
 
-    def __init__(self, on_bad_update: str = "reject", exploding_loss: float = 1e6) -> None:
-        if on_bad_update not in _POLICIES:
-            raise ValueError(f"on_bad_update={on_bad_update!r} is unknown: use one of {', '.join(_POLICIES)}")
+    def __init__(self, on_bad_update: OnBadUpdate = "reject", exploding_loss: float = 1e6) -> None:
+        one_of("on_bad_update", on_bad_update, OnBadUpdate)
         if not exploding_loss > 0:
             raise ValueError(f"exploding_loss={exploding_loss} must be positive")
         self.on_bad_update, self.exploding_loss = on_bad_update, exploding_loss

@@ -1,16 +1,17 @@
 """Local solvers: how a client steps, and A, the sum of the weights with which its gradients enter its update."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from fl_lightning.checking import one_of
 from fl_lightning.types import IntVector, Vector
 
-_DECAY_FORMS = ("exponential", "inverse", "linear")
+DecayForm = Literal["exponential", "inverse", "linear"]
 
 
 class LocalSteps(Protocol):
@@ -104,7 +105,7 @@ class SGD(Solver):
         weight_decay: float = 0.0,
         proximal: float = 0.0,
         decay: float = 0.0,
-        decay_form: str = "exponential",
+        decay_form: DecayForm = "exponential",
     ) -> None:
         for name, value, below in (("momentum", momentum, 1), ("dampening", dampening, 1), ("decay", decay, 1)):
             if not 0 <= value < below:
@@ -112,8 +113,7 @@ class SGD(Solver):
         for name, value in (("weight_decay", weight_decay), ("proximal", proximal)):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name}={value} must be a finite number >= 0")
-        if decay_form not in _DECAY_FORMS:
-            raise ValueError(f"decay_form={decay_form!r} is unknown: use one of {', '.join(_DECAY_FORMS)}")
+        one_of("decay_form", decay_form, DecayForm)
         if nesterov and (momentum == 0 or dampening != 0):
             raise ValueError("nesterov=True needs momentum > 0 and dampening = 0")
         self.momentum, self.dampening, self.nesterov = momentum, dampening, nesterov

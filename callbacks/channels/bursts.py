@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks.channels.independent import arrivals
+from fl_lightning.callbacks.channels.independent import Multiplicity, arrivals
 from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.checking import one_of
 from fl_lightning.seeding import Purpose, client_keys, generator
 from fl_lightning.types import IntVector, RoundPlan, Vector
 
@@ -31,13 +32,12 @@ class GilbertElliott(Callback):
             ``independent``: each is lost on its own (the same unless h is below 1, because all of them meet one state).
     """
 
-    def __init__(self, burst_length: float, loss_when_bad: float = 1.0, multiplicity: str = "shared") -> None:
+    def __init__(self, burst_length: float, loss_when_bad: float = 1.0, multiplicity: Multiplicity = "shared") -> None:
         if not 1 <= burst_length < float("inf"):
             raise ValueError(f"burst_length={burst_length} must be a number of at least 1 round")
         if not 0 < loss_when_bad <= 1:
             raise ValueError(f"loss_when_bad={loss_when_bad} must be above 0 and at most 1")
-        if multiplicity not in ("shared", "independent"):
-            raise ValueError(f"multiplicity={multiplicity!r} is unknown: use 'shared' or 'independent'")
+        one_of("multiplicity", multiplicity, Multiplicity)
         self.burst_length, self.loss_when_bad, self.multiplicity = burst_length, loss_when_bad, multiplicity
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:

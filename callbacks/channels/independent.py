@@ -1,15 +1,18 @@
 """ChannelFailures: whose upload arrives."""
 
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import global_seed
+from fl_lightning.checking import one_of
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector, RoundPlan, Vector
+
+Multiplicity = Literal["shared", "independent"]
 
 
 class ChannelFailures(Callback):
@@ -25,9 +28,8 @@ class ChannelFailures(Callback):
             they were. A ``HeterogeneitySchedule`` beside it gives one too.
     """
 
-    def __init__(self, multiplicity: str = "shared", failure_rate: float | None = None) -> None:
-        if multiplicity not in ("shared", "independent"):
-            raise ValueError(f"multiplicity={multiplicity!r} is unknown: use 'shared' or 'independent'")
+    def __init__(self, multiplicity: Multiplicity = "shared", failure_rate: float | None = None) -> None:
+        one_of("multiplicity", multiplicity, Multiplicity)
         if failure_rate is not None and not 0 <= failure_rate < 1:
             raise ValueError(f"failure_rate={failure_rate} must be in [0, 1)")
         self.multiplicity, self.failure_rate = multiplicity, failure_rate
@@ -70,7 +72,9 @@ class ChannelFailures(Callback):
         return float(rate)
 
 
-def arrivals(failure_rates: Vector, counts: IntVector, multiplicity: str, rng: np.random.Generator) -> IntVector:
+def arrivals(
+    failure_rates: Vector, counts: IntVector, multiplicity: Multiplicity, rng: np.random.Generator
+) -> IntVector:
     """Return how many of n draws of each client arrive over links that fail at random, (M,).
 
     Links of all clients are drawn for the first draw, then for the second, and so on: a client's links depend neither

@@ -43,7 +43,7 @@ def rayleigh_outage(
     return -np.expm1(-(10 ** ((threshold_db - mean_db) / 10)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RayleighOutage:
     """Failure rates of clients in a radio cell; give it to the schedule in place of numbers.
 

@@ -1,5 +1,7 @@
 """c-a-FedNova: makes up for lost uploads and for unequal work, both at the server."""
 
+from typing import Literal
+
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, mean_accumulation
@@ -20,7 +22,7 @@ class CommunicationAwareNormalizedMean(Aggregator):
         max_inverse: Cap on 1/(1-q), as in :class:`CommunicationAware`.
     """
 
-    def __init__(self, tau: str | float = "omega", max_inverse: float | None = None) -> None:
+    def __init__(self, tau: Literal["omega"] | float = "omega", max_inverse: float | None = None) -> None:
         if tau != "omega" if isinstance(tau, str) else not 0 < tau < float("inf"):
             raise ValueError(f"tau={tau!r} must be a positive number or 'omega'")
         self.tau, self.max_inverse = tau, checked_max_inverse(max_inverse)

@@ -1,10 +1,15 @@
 """The paper's rule: the server adds up what arrives and asks nobody for a name."""
 
+from typing import Literal
+
 import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator
+from fl_lightning.checking import one_of
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+
+Normalize = Literal["draws", "received"]
 
 
 class AnonymousMean(Aggregator):
@@ -18,9 +23,8 @@ class AnonymousMean(Aggregator):
             is a ratio, so the objective deviates from Omega when few clients are drawn; Omega is its limit for large K.
     """
 
-    def __init__(self, normalize: str = "draws") -> None:
-        if normalize not in ("draws", "received"):
-            raise ValueError(f"normalize={normalize!r} is unknown: use 'draws' or 'received'")
+    def __init__(self, normalize: Normalize = "draws") -> None:
+        one_of("normalize", normalize, Normalize)
         self.normalize = normalize
 
     @override

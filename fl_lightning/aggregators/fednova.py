@@ -1,12 +1,14 @@
 """FedNova: makes up for unequal local work at the server."""
 
+from typing import Literal, get_args
+
 import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, mean_accumulation
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
-_TAUS = ("gamma", "omega", "received", "selected")
+Tau = Literal["gamma", "omega", "received", "selected"]
 
 
 class NormalizedMean(Aggregator):
@@ -25,9 +27,9 @@ class NormalizedMean(Aggregator):
             it, and the reported Omega does not contain this bias.
     """
 
-    def __init__(self, tau: str | float = "gamma") -> None:
-        if (tau not in _TAUS) if isinstance(tau, str) else not 0 < tau < float("inf"):
-            raise ValueError(f"tau={tau!r} must be a positive number or one of {', '.join(_TAUS)}")
+    def __init__(self, tau: Tau | float = "gamma") -> None:
+        if (tau not in get_args(Tau)) if isinstance(tau, str) else not 0 < tau < float("inf"):
+            raise ValueError(f"tau={tau!r} must be a positive number or one of {', '.join(get_args(Tau))}")
         self.tau = tau
 
     @override

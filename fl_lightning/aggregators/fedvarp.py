@@ -1,12 +1,15 @@
 """FedVARP: the server stands in for absent clients with what they sent last."""
 
+from typing import Literal
+
 import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation, weighted_sum
+from fl_lightning.checking import one_of
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
-_VARIANTS = ("original", "paper", "importance")
+Variant = Literal["original", "paper", "importance"]
 
 
 class LastKnownUpdates(Aggregator):
@@ -33,9 +36,8 @@ class LastKnownUpdates(Aggregator):
 
     memory = ("last_updates",)
 
-    def __init__(self, variant: str = "original", normalize_memory: bool = False) -> None:
-        if variant not in _VARIANTS:
-            raise ValueError(f"variant={variant!r} is unknown: use one of {', '.join(_VARIANTS)}")
+    def __init__(self, variant: Variant = "original", normalize_memory: bool = False) -> None:
+        one_of("variant", variant, Variant)
         self.variant, self.normalize_memory = variant, normalize_memory
 
     @override

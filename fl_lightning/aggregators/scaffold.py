@@ -1,10 +1,15 @@
 """SCAFFOLD: control variates that take the drift out of local training."""
 
+from typing import Literal
+
 import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.checking import one_of
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+
+Commit = Literal["ack", "always"]
 
 
 class ControlVariates(Aggregator):
@@ -26,9 +31,8 @@ class ControlVariates(Aggregator):
 
     memory = ("server_control", "client_controls")
 
-    def __init__(self, commit: str = "ack") -> None:
-        if commit not in ("ack", "always"):
-            raise ValueError(f"commit={commit!r} is unknown: use 'ack' or 'always'")
+    def __init__(self, commit: Commit = "ack") -> None:
+        one_of("commit", commit, Commit)
         self.commit = commit
 
     @override

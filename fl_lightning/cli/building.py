@@ -17,11 +17,12 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RoundProgress, RunRecorder
+from fl_lightning.callbacks import RoundCheckpoint, RoundProgress
 from fl_lightning.checkpointing.storage import write_durably
 from fl_lightning.cli.allow_list import check_classes, explained, limit_imports
 from fl_lightning.cli.configs import ConfigError
-from fl_lightning.cli.loggers import make_loggers, wanted_loggers
+from fl_lightning.cli.defaults import with_defaults
+from fl_lightning.cli.loggers import LOGGERS, make_loggers, wanted_loggers
 from fl_lightning.cli.resuming import CHECKPOINTS, about, begin, forget, shared
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.protocols import DataSource
@@ -38,7 +39,7 @@ class Outcome(Enum):
     PAUSED = "paused"  # by a signal, after a checkpoint
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Run:
     """A federation ready to start."""
 
@@ -87,16 +88,25 @@ def make_parser() -> ArgumentParser:
     """Return the parser whose keys are the arguments of the loop, the module, the data and Fabric."""
     parser = ArgumentParser(prog="train.py", exit_on_error=False, add_help=False, allow_abbrev=False)
     parser.add_argument("--config", action="config")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run_dir", type=str | None, default=None)
-    parser.add_argument("--target_accuracy", type=float | None, default=None)
-    parser.add_argument("--logger", type=list[str] | str, default=["wandb"])
-    parser.add_subclass_arguments(LightningModule, "model", required=True)
-    parser.add_subclass_arguments(DataSource, "data", required=True)
+    parser.add_argument("--seed", type=int, default=0, help="Of every random stream.")
+    parser.add_argument(
+        "--run_dir", type=str | None, default=None, help="Folder of the run; runs/<config>/seed_<seed> by default."
+    )
+    parser.add_argument(
+        "--target_accuracy", type=float | None, default=None, help="The cost to reach it is part of the summary."
+    )
+    parser.add_argument(
+        "--logger",
+        type=list[str] | str,
+        default=["wandb"],
+        help=f"{', '.join(LOGGERS)}, several separated by commas, or none.",
+    )
+    parser.add_subclass_arguments(LightningModule, "model", required=True, help="Any LightningModule.")
+    parser.add_subclass_arguments(DataSource, "data", required=True, help="The data set and how clients share it.")
     parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"})
     parser.add_class_arguments(RoundCheckpoint, "checkpoint", skip={"folder", "about"}, instantiate=False)
     parser.add_class_arguments(FederatedLoop, "loop", skip={"fabric", "seed", "callbacks"}, instantiate=False)
-    parser.add_argument("--loop.callbacks", type=list[Callback], default=[])
+    parser.add_argument("--loop.callbacks", type=list[Callback], default=[], help="More callbacks.")
     return parser
 
 
@@ -115,7 +125,9 @@ def parse(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] =
             settings = make_parser().parse_args(["--config", yaml.safe_dump(merged), *overrides])
     except (ArgumentError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise ConfigError(_one_line(explained(str(error)))) from None
-    except SystemExit:
+    except SystemExit as ending:
+        if not ending.code:
+            raise  # the help of a class was shown
         raise ConfigError(_one_line(explained(complaints.getvalue()))) from None
     check_classes(settings, trusted)
     return settings
@@ -157,13 +169,13 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     run_dir = Path(settings.run_dir)
     data_name, _, algorithm = name.partition("_")
     labels = {"data": data_name, "algorithm": algorithm or name, "config": name} | (labels or {})
-    loggers = wanted_loggers(settings.logger)
-    callbacks = [ComputationTime(), *objects.loop.callbacks, RunRecorder(str(run_dir), target, labels), RoundProgress()]
-    callbacks += make_loggers(loggers, labels, settings.seed, run_dir, yaml.safe_load(config), target)
+    names = wanted_loggers(settings.logger)
+    loggers = make_loggers(names, labels, settings.seed, run_dir, yaml.safe_load(config), target)
+    callbacks = with_defaults(objects.loop.callbacks, run_dir, target, labels, loggers)
     # Last, because it saves what the others know of a round.
     callbacks.append(RoundCheckpoint(str(run_dir / CHECKPOINTS), about=about(config), **vars(settings.checkpoint)))
     loop_arguments = {**vars(objects.loop), "callbacks": callbacks}
     fabric = objects.fabric
     fabric.launch()
     loop = FederatedLoop(**loop_arguments, fabric=fabric, seed=settings.seed)
-    return Run(loop, objects.model, objects.data, run_dir, config)
+    return Run(loop=loop, module=objects.model, data=objects.data, run_dir=run_dir, config=config)

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NOTE = b"\nstopping after this round; press Ctrl-C again to stop at once\n"
@@ -26,7 +29,7 @@ class Interruption:
 
 
 @contextmanager
-def interruptible(loop: Any) -> Iterator[Interruption]:
+def interruptible(loop: "FederatedLoop") -> Iterator[Interruption]:
     """Let the first signal pause the loop after its round; a second Ctrl-C stops at once."""
     interruption = Interruption()
 

@@ -9,7 +9,7 @@ from fl_lightning.cli import configs
 _OURS = ("--seed", "--run_dir", "--print_config", "--config", "--resume")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One run to make."""
 
@@ -111,7 +111,14 @@ def plan(
         raise configs.ConfigError(f"two things to compare are called the same: {', '.join(sorted(labels))}")
     folder = Path(out or f"runs/compare_{data}")
     jobs = [
-        Job(label, data, seed, stack, (folder / label / f"seed_{seed}").as_posix(), overrides)
+        Job(
+            algorithm=label,
+            data=data,
+            seed=seed,
+            configs=stack,
+            run_dir=(folder / label / f"seed_{seed}").as_posix(),
+            overrides=overrides,
+        )
         for seed in seeds
         for label, stack in zip(labels, stacks, strict=True)
     ]

@@ -9,6 +9,8 @@ from fl_lightning.callbacks.tensorboard import TensorBoardMetrics
 from fl_lightning.callbacks.wandb import WandbMetrics
 from fl_lightning.cli.configs import ConfigError
 
+LOGGERS = ("wandb", "tensorboard")
+
 
 def wanted_loggers(given: str | list[str]) -> list[str]:
     """Return the loggers that a setting names, each once.
@@ -18,7 +20,7 @@ def wanted_loggers(given: str | list[str]) -> list[str]:
     """
     names = given.split(",") if isinstance(given, str) else given
     names = list(dict.fromkeys(name.strip() for name in names))
-    unknown = sorted(set(names) - {"wandb", "tensorboard", "none"})
+    unknown = sorted(set(names) - {*LOGGERS, "none"})
     if unknown:
         raise ConfigError(f"logger={', '.join(unknown)} is unknown: use wandb, tensorboard, both by a comma, or none")
     return [name for name in names if name != "none"]

@@ -18,7 +18,7 @@ from fl_lightning.cli.jobs import Job
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Event:
     """What happened to a run."""
 
@@ -82,7 +82,7 @@ class Pool:
                     break
                 if process is None or process.poll() is not None:
                     process = self._start()
-                events.put(Event(job, "started"))
+                events.put(Event(job=job, kind="started"))
                 if not self._follow(process, job, events):
                     process = None
         finally:
@@ -121,7 +121,7 @@ class Pool:
             process.kill()
         code = process.wait()
         if not self._stopping:
-            events.put(Event(job, "failed", reason=_death(code)))
+            events.put(Event(job=job, kind="failed", reason=_death(code)))
         return False
 
     def _stop(self) -> None:
@@ -133,13 +133,13 @@ class Pool:
 
 def _event(job: Job, message: dict[str, Any]) -> Event:
     return Event(
-        job,
-        message["event"],
-        message.get("round", 0),
-        message.get("rounds", 0),
-        message.get("accuracy"),
-        message.get("reason", ""),
-        message.get("known", False),
+        job=job,
+        kind=message["event"],
+        round_index=message.get("round", 0),
+        num_rounds=message.get("rounds", 0),
+        accuracy=message.get("accuracy"),
+        reason=message.get("reason", ""),
+        known=message.get("known", False),
     )
 
 

@@ -8,29 +8,28 @@ from fl_lightning.cli import configs
 
 
 def _help() -> str:
+    from fl_lightning.cli import keys
+
     return f"""usage: train.py [--config FILE ...] [--KEY VALUE ...] [--resume HOW] [--trust PACKAGE] [--print_config]
 
 Train a federation. Without a config, the digits demo ({configs.DEMO}) runs.
 
-  --config FILE     a file, or a shipped one by name: <data>_<algorithm>.yaml; several are laid on each other in order
+  --config FILE     a file, or a shipped one by name: <data>_<algorithm>.yaml; several are merged in order
                       data:       {", ".join(configs.names("data"))}
                       algorithms: {_wrapped(configs.names("algorithms"))}
   --KEY VALUE       any key of the config by its dotted path: --seed 1 --loop.rounds 50 --loop.lr 0.1
                       --loop.sampling.sampler fl_lightning.samplers.Importance --loop.calibration.apply server
-  --resume HOW      auto (default): go on with an interrupted run of the same config in its folder, keep a finished one
-                    never: start anew and replace what is there; PATH: go on from a checkpoint or a run's folder
+  --KEY.help CLASS  show the arguments of a class that can stand there: --loop.sampling.sampler.help Importance
+  --resume HOW      auto (default): resume an interrupted run of the same config in its folder, keep a finished one
+                    never: start anew and replace what is there; PATH: resume from a checkpoint or a run's folder
   --trust PACKAGE   let configs name classes of this package too, besides fl_lightning, torch, lightning, torchmetrics
                     and torchvision; importing a package runs its code, so name only what you would run yourself
   --print_config    show the complete config and stop
   --help            show this
 
-keys: seed, run_dir (default runs/<config>/seed_<seed>), target_accuracy, logger (wandb | none), model, data, fabric
-      (accelerator, devices, precision, ...), checkpoint (every_n_rounds, min_seconds, keep), loop
-      (rounds, lr, batch_size, schedule, sampling, channel, solver, aggregator, calibration, faults,
-      engine, weights, evaluate_every, callbacks)
-
-Ctrl-C and SIGTERM finish the round and save; the same command then goes on. Exit codes: 0 finished, 2 something to mend
-(one line says what), 130 and 143 paused by Ctrl-C and SIGTERM.
+{keys.stored()}
+Ctrl-C and SIGTERM finish the round and save; the same command then resumes. Exit codes: 0 finished, 2 an error that you
+can fix (one line says which), 130 and 143 paused by Ctrl-C and SIGTERM.
 """
 
 

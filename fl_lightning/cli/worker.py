@@ -13,10 +13,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from fl_lightning.cli import configs
 from fl_lightning.cli.jobs import Job
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
+    from fl_lightning.types import RoundResult
 
 _SECONDS_BETWEEN_EVENTS = 0.2
 
@@ -28,7 +32,7 @@ class Ticker:
         self.answers = answers
         self._last = 0.0
 
-    def on_round_end(self, loop: Any, result: Any) -> None:
+    def on_round_end(self, loop: "FederatedLoop", result: "RoundResult") -> None:
         """Send the round, unless one was sent a moment ago."""
         now = time.monotonic()
         if now - self._last < _SECONDS_BETWEEN_EVENTS and loop.round_index < loop.rounds:

@@ -129,12 +129,11 @@ def _from_batches(parent: Path) -> Images:
         raise ValueError(
             f"{parent / _FOLDER} is incomplete or damaged (wrong checksum); delete it and start again"
         ) from None
-    tensors = [
-        tensor
-        for each in splits
-        for tensor in (torch.from_numpy(each.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(each.targets))
-    ]
-    return _verified(Images(*tensors), parent / _FOLDER)
+    train, test = (
+        (torch.from_numpy(each.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(each.targets)) for each in splits
+    )
+    images = Images(train_images=train[0], train_labels=train[1], test_images=test[0], test_labels=test[1])
+    return _verified(images, parent / _FOLDER)
 
 
 def _from_package(packed: Path, temporary: Path) -> Images:
@@ -148,10 +147,10 @@ def _from_pictures(folder: Path) -> Images:
     if missing:
         raise ValueError(f"{folder} lacks {', '.join(missing)}")
     images = Images(
-        torch.cat([_picture(folder / name) for name in _TRAIN_PICTURES]),
-        _labels(folder / "train_lables.json"),
-        _picture(folder / "test_batch.png"),
-        _labels(folder / "test_lables.json"),
+        train_images=torch.cat([_picture(folder / name) for name in _TRAIN_PICTURES]),
+        train_labels=_labels(folder / "train_lables.json"),
+        test_images=_picture(folder / "test_batch.png"),
+        test_labels=_labels(folder / "test_lables.json"),
     )
     return _verified(images, folder)
 

@@ -58,7 +58,8 @@ def load_cinic10(root: str | Path) -> Images:
             f"CINIC-10 is not in {root} and is in no package registry. Unpack its authors' CINIC-10.tar.gz into "
             f"{root / 'CINIC-10'}, so that {root / 'CINIC-10' / 'train' / CLASS_NAMES[0]}/*.png exist"
         )
-    images = Images(*_decode(tree, "train"), *_decode(tree, "test"))
+    train, test = _decode(tree, "train"), _decode(tree, "test")
+    images = Images(train_images=train[0], train_labels=train[1], test_images=test[0], test_labels=test[1])
     if os.access(root, os.W_OK):  # a shared folder may be read-only
         extra = {"fingerprint": fingerprint, "digests": " ".join(images.digests())}
         with workspace(root) as temporary:

@@ -13,7 +13,7 @@ from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Images:
     """A labelled image data set as it is stored: bytes, not yet normalised."""
 

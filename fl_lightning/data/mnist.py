@@ -58,10 +58,10 @@ def load_mnist(root: str | Path) -> Images:
     root = Path(root)
     folder = _verified(_find(root) or _fetch(root))
     return Images(
-        _images(folder / "train-images-idx3-ubyte"),
-        _labels(folder / "train-labels-idx1-ubyte"),
-        _images(folder / "t10k-images-idx3-ubyte"),
-        _labels(folder / "t10k-labels-idx1-ubyte"),
+        train_images=_images(folder / "train-images-idx3-ubyte"),
+        train_labels=_labels(folder / "train-labels-idx1-ubyte"),
+        test_images=_images(folder / "t10k-images-idx3-ubyte"),
+        test_labels=_labels(folder / "t10k-labels-idx1-ubyte"),
     )
 
 

@@ -8,9 +8,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from fl_lightning.checking import one_of
 from fl_lightning.types import IntVector, Vector
 
 _MAX_DRAWS = 500
+Assignment = Literal["blocks", "cyclic", "random"]
 
 
 class Partition(Protocol):
@@ -53,10 +55,9 @@ class OneClassPerClient:
     [[0, 1, 2, 3], [4, 5, 6, 7]]
     """
 
-    def __init__(self, num_clients: int, assignment: Literal["blocks", "cyclic", "random"] = "blocks") -> None:
+    def __init__(self, num_clients: int, assignment: Assignment = "blocks") -> None:
         self.num_clients = _at_least_one("num_clients", num_clients)
-        if assignment not in ("blocks", "cyclic", "random"):
-            raise ValueError(f"assignment must be blocks, cyclic or random, got {assignment!r}")
+        one_of("assignment", assignment, Assignment)
         self.assignment = assignment
 
     def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:

@@ -17,7 +17,7 @@ _INFINITE = 9e99
 _STRETCH = 3  # how many times the median's cost the highest may be on a linear axis
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Series:
     """One algorithm on a chart; the index is its place in the ranking and names its colour."""
 
@@ -32,7 +32,7 @@ class Series:
         return f"e e{self.index}" + " ref" * self.is_reference
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Chart:
     """How a line chart looks."""
 

@@ -65,7 +65,7 @@ class Entry:
         return np.mean(rows, axis=0) if rows and len({len(row) for row in rows}) == 1 else np.empty(0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """All algorithms, best first."""
 
@@ -203,4 +203,4 @@ def compare(runs: Sequence[Run], reference: str = "fedacs", targets: Sequence[fl
     ]
     fallback = min(entries, key=lambda entry: entry.name)
     chosen = tuple(targets) if targets else default_targets(entries) if metric == "test_accuracy" else ()
-    return Comparison(tuple(entries), named[0] if named else fallback, metric, chosen)
+    return Comparison(entries=tuple(entries), reference=named[0] if named else fallback, metric=metric, targets=chosen)

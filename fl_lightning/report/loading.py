@@ -19,7 +19,7 @@ FILES = ("config.yaml", "metrics.csv", "clients.csv", "summary.json")
 _WORDS = ("algorithm", "data", "config")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """One finished run."""
 
@@ -131,7 +131,18 @@ def load(folder: Path) -> Run:
     if not isinstance(config, dict) or not isinstance(summary, dict):
         raise ValueError("config.yaml and summary.json must each hold a table")
     metrics, clients = read_table(folder / "metrics.csv"), read_table(folder / "clients.csv")
-    return _checked(Run(folder, "", "", -1, config, metrics, clients, summary))
+    return _checked(
+        Run(
+            folder=folder,
+            algorithm="",
+            data="",
+            seed=-1,
+            config=config,
+            metrics=metrics,
+            clients=clients,
+            summary=summary,
+        )
+    )
 
 
 def _checked(run: Run) -> Run:

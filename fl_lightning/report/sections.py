@@ -32,7 +32,12 @@ def series(comparison: Comparison, axis: str, metric: str) -> list[Series]:
     """Return one curve for each algorithm."""
     num_points = 200 if len(comparison.entries) <= MANY else 100
     return [
-        Series(index, entry.name, entry.band(axis, metric, num_points), entry is comparison.reference)
+        Series(
+            index=index,
+            name=entry.name,
+            band=entry.band(axis, metric, num_points),
+            is_reference=entry is comparison.reference,
+        )
         for index, entry in enumerate(comparison.entries)
     ]
 
@@ -43,9 +48,9 @@ def curves(comparison: Comparison, charts: Charts) -> str:
     drawings = {}
     for axis, words in AXES.items():
         chart = Chart(
-            f"curve-{axis}",
-            words,
-            name,
+            identity=f"curve-{axis}",
+            x_label=words,
+            y_label=name,
             height=430 if axis == "round" else 250,
             marks=comparison.targets,
             logarithmic=metric != "test_accuracy",
@@ -176,7 +181,9 @@ def objective(comparison: Comparison, charts: Charts) -> str:
             "Ω / w of every client, mean over rounds and seeds, one logarithmic axis; on the line: as asked for."
         )
     if all("chi2" in run.metrics for run in comparison.runs):
-        chart = Chart("chi-square", "rounds", "χ² distance of Ω from w", 250, logarithmic=True)
+        chart = Chart(
+            identity="chi-square", x_label="rounds", y_label="χ² distance of Ω from w", height=250, logarithmic=True
+        )
         drawing, charts[chart.identity] = line_chart(chart, series(comparison, "round", "chi2"))
         html += drawing + note("Values below 1e−6 are drawn at the bottom: they are 0 but for rounding.")
     return html

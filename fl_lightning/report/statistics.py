@@ -20,7 +20,7 @@ class Spread:
     count: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Band:
     """A curve over seeds: the mean, the lowest and the highest value at each point."""
 
@@ -30,7 +30,7 @@ class Band:
     high: Vector
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Paired:
     """Differences to the reference on the seeds that both have."""
 
@@ -41,7 +41,7 @@ class Paired:
     sign_test: float  # two-sided p-value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """What it took to reach a target."""
 
@@ -102,7 +102,9 @@ def paired(values: Mapping[int, float], reference: Mapping[int, float]) -> Paire
     known = [value for value in differences if not math.isnan(value)]
     low, high = confidence_interval(known)
     mean = float(np.mean(known)) if known else math.nan
-    return Paired(np.asarray(known, dtype=np.float64), mean, low, high, sign_test(known))
+    return Paired(
+        differences=np.asarray(known, dtype=np.float64), mean=mean, low=low, high=high, sign_test=sign_test(known)
+    )
 
 
 def first_crossing(accuracies: Vector, target: float) -> int | None:
@@ -130,7 +132,7 @@ def cost(values: Mapping[int, float | None], reference: Mapping[int, float | Non
     under = sum(others[seed] for seed in both)
     ratio = sum(known[seed] for seed in both) / under if both and under else math.nan
     mean = sum(known.values()) / len(known) if known else math.nan
-    return Cost(mean, len(known), len(values), ratio)
+    return Cost(mean=mean, reached=len(known), count=len(values), ratio=ratio)
 
 
 def held(x: Vector, y: Vector, grid: Vector) -> Vector:
@@ -156,7 +158,7 @@ def band(curves: Sequence[tuple[Vector, Vector]], num_points: int) -> Band:
     kept = [(x, y) for x, y in kept if len(x)]
     if not kept:
         empty = np.empty(0)
-        return Band(empty, empty, empty, empty)
+        return Band(x=empty, mean=empty, low=empty, high=empty)
     first, last = max(x[0] for x, _ in kept), min(x[-1] for x, _ in kept)
     shared = kept[0][0][kept[0][0] <= last]
     if all(np.array_equal(x[x <= last], shared) for x, _ in kept):
@@ -164,7 +166,7 @@ def band(curves: Sequence[tuple[Vector, Vector]], num_points: int) -> Band:
     else:
         grid = np.linspace(first, max(first, last), num_points)
     values = np.stack([held(x, y, grid) for x, y in kept])
-    return Band(grid, values.mean(0), values.min(0), values.max(0))
+    return Band(x=grid, mean=values.mean(0), low=values.min(0), high=values.max(0))
 
 
 def binned(values: Vector, num_bins: int) -> Vector:

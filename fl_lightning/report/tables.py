@@ -13,7 +13,7 @@ NEVER = "–"
 _COSTS = {"round": "rounds", "local_steps": "local steps", "computation_time": "computation time"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """A table with its words for people and its numbers for programs."""
 
@@ -150,7 +150,14 @@ def final_table(comparison: Comparison) -> Table:
         "above\u00a0/\u00a0below",
         "p",
     )
-    return Table("final", f"Final {name}", header, tuple(rows), tuple(records), _final_note(comparison))
+    return Table(
+        name="final",
+        title=f"Final {name}",
+        header=header,
+        rows=tuple(rows),
+        records=tuple(records),
+        note=_final_note(comparison),
+    )
 
 
 def _final_note(comparison: Comparison) -> str:
@@ -177,7 +184,14 @@ def target_table(comparison: Comparison, target: float) -> Table:
         "never. Ratios over the seeds on which both reached it. Lost clients' work counts."
     )
     title = f"Cost to reach {target:g} test accuracy"
-    return Table(f"target_{target:g}".replace(".", "_"), title, header, tuple(rows), tuple(records), note)
+    return Table(
+        name=f"target_{target:g}".replace(".", "_"),
+        title=title,
+        header=header,
+        rows=tuple(rows),
+        records=tuple(records),
+        note=note,
+    )
 
 
 def _target_row(comparison: Comparison, entry: Entry, target: float) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -205,7 +219,14 @@ def class_table(comparison: Comparison) -> Table | None:
     ]
     header = ("algorithm", *map(str, range(width)))
     note = "Mean over seeds of the last evaluated round."
-    return Table("classes", "Final accuracy of each class", header, tuple(rows), tuple(records), note)
+    return Table(
+        name="classes",
+        title="Final accuracy of each class",
+        header=header,
+        rows=tuple(rows),
+        records=tuple(records),
+        note=note,
+    )
 
 
 def all_tables(comparison: Comparison) -> list[Table]:

@@ -1,15 +1,19 @@
 """DivFL: K clients that stand for all others."""
 
+from typing import Literal
+
 import numpy as np
 from typing_extensions import override
 
+from fl_lightning.checking import one_of
 from fl_lightning.protocols import Probe
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
 from fl_lightning.samplers.drawing import Certain
 from fl_lightning.samplers.memory import LastUpdates, delivered_gradients, distances
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
-_WEIGHTS, _REFRESH = ("cluster", "samples"), ("delivered", "all")
+Weights = Literal["cluster", "samples"]
+Refresh = Literal["delivered", "all"]
 
 
 def greedy_representatives(
@@ -62,10 +66,9 @@ class SubmodularSelection(Sampler):
     memory = ("_memory",)
     drawing = Certain()
 
-    def __init__(self, weights: str = "cluster", refresh: str = "delivered", candidates: float = 1.0) -> None:
-        for name, value, known in (("weights", weights, _WEIGHTS), ("refresh", refresh, _REFRESH)):
-            if value not in known:
-                raise ValueError(f"{name}={value!r} is unknown: use one of {', '.join(known)}")
+    def __init__(self, weights: Weights = "cluster", refresh: Refresh = "delivered", candidates: float = 1.0) -> None:
+        one_of("weights", weights, Weights)
+        one_of("refresh", refresh, Refresh)
         if not 0 < candidates <= 1:
             raise ValueError(f"candidates={candidates} must be a share of the clients, above 0 and at most 1")
         self.weights, self.refresh, self.candidates = weights, refresh, candidates

@@ -1,10 +1,13 @@
 """How K draws are made from the probabilities p. Every way keeps E[n] = K p; they differ in the variance of n."""
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
+from fl_lightning.checking import one_of
 from fl_lightning.types import IntVector, Vector
+
+Order = Literal["random", "fixed"]
 
 
 class Drawing(Protocol):
@@ -46,9 +49,8 @@ class Systematic:
     [1, 1, 2]
     """
 
-    def __init__(self, order: str = "random") -> None:
-        if order not in ("random", "fixed"):
-            raise ValueError(f"order={order!r} is unknown: use 'random' or 'fixed'")
+    def __init__(self, order: Order = "random") -> None:
+        one_of("order", order, Order)
         self.order = order
 
     def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:

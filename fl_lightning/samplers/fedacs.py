@@ -1,14 +1,17 @@
 """FedACS: a bias in sampling that cancels the bias of links and local work."""
 
+from typing import Literal
+
 import numpy as np
 from typing_extensions import override
 
 from fl_lightning import theory
+from fl_lightning.checking import one_of
 from fl_lightning.protocols import Forecast
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.types import Profiles, RoundResult, Vector
 
-_KNOWLEDGE = ("instant", "mean", "estimated")
+Knowledge = Literal["instant", "mean", "estimated"]
 
 
 class HeterogeneityAware(Sampler):
@@ -27,9 +30,8 @@ class HeterogeneityAware(Sampler):
 
     memory = ("_drawn", "_heard", "_work")
 
-    def __init__(self, knowledge: str = "instant", prior: float = 2.0) -> None:
-        if knowledge not in _KNOWLEDGE:
-            raise ValueError(f"knowledge={knowledge!r} is unknown: use one of {', '.join(_KNOWLEDGE)}")
+    def __init__(self, knowledge: Knowledge = "instant", prior: float = 2.0) -> None:
+        one_of("knowledge", knowledge, Knowledge)
         if not prior > 0:
             raise ValueError(f"prior={prior} must be positive")
         self.knowledge = knowledge

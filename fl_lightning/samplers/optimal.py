@@ -1,16 +1,20 @@
 """OS, optimal client sampling: clients with large updates are drawn more often."""
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from fl_lightning.checking import one_of
 from fl_lightning.protocols import Probe
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
 from fl_lightning.samplers.drawing import Independent, WithReplacement
 from fl_lightning.samplers.memory import LastNorms, row_norms
 from fl_lightning.types import Profiles, RoundResult, Vector
 
-_NORMS, _BUDGETS = ("exact", "stale", "first_gradient"), ("replacement", "optimal", "approximate")
+Norms = Literal["exact", "stale", "first_gradient"]
+Budget = Literal["replacement", "optimal", "approximate"]
 
 
 def optimal_inclusion(scores: npt.ArrayLike, budget: int) -> Vector:
@@ -93,11 +97,10 @@ class NormProportional(Sampler):
     memory = ("_heard",)
 
     def __init__(
-        self, norms: str = "exact", budget: str = "replacement", reweight: bool = True, max_iterations: int = 4
+        self, norms: Norms = "exact", budget: Budget = "replacement", reweight: bool = True, max_iterations: int = 4
     ) -> None:
-        for name, value, known in (("norms", norms, _NORMS), ("budget", budget, _BUDGETS)):
-            if value not in known:
-                raise ValueError(f"{name}={value!r} is unknown: use one of {', '.join(known)}")
+        one_of("norms", norms, Norms)
+        one_of("budget", budget, Budget)
         if max_iterations < 0:
             raise ValueError(f"max_iterations={max_iterations} must not be negative")
         self.norms, self.budget, self.reweight, self.max_iterations = norms, budget, reweight, max_iterations

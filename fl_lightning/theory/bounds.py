@@ -25,8 +25,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from fl_lightning.checking import one_of
 from fl_lightning.theory.bias import contribution, step_length
 from fl_lightning.theory.checks import Vector, columns, require, require_at_least
+
+Average = Literal["rounds", "steps"]
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,7 @@ def fedacs_bound(
     beta_squared: float = 1.0,
     kappa_squared: float = 0.0,
     noise_variance: float = 0.0,
-    average: Literal["rounds", "steps"] = "rounds",
+    average: Average = "rounds",
 ) -> Bound:
     r"""Return the bound of Theorem 4 on the true objective under FedACS, where T and q change from round to round.
 
@@ -222,8 +225,7 @@ def fedacs_bound(
     (0.3, 0.897959184, 1.197959184)
     """
     _require_constants(initial_gap, beta_squared, kappa_squared, noise_variance)
-    if average not in ("rounds", "steps"):
-        raise ValueError(f"average must be 'rounds' or 'steps', but it is {average!r}")
+    one_of("average", average, Average)
     steps, drifts = _fedacs_rounds(learning_rate, weights, failure_rates, accumulation, smoothness, beta_squared)
     factor = float(steps.mean() / steps.min()) if average == "rounds" else 1.0
     shares = factor * steps / steps.sum()

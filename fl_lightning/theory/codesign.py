@@ -6,11 +6,14 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from fl_lightning.checking import one_of
 from fl_lightning.theory.bias import chi_square, contribution, effective_weights, step_length
 from fl_lightning.theory.checks import Vector, clients_where, columns, require, require_rates
 
+Mode = Literal["failure", "work"]
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class CoDesign:
     """Reliability and work that belong together, and what the change costs."""
 
@@ -32,7 +35,7 @@ def codesign(
     accumulation: npt.ArrayLike,
     failure_rates: npt.ArrayLike | None = None,
     anchor: int | None = 0,
-    mode: Literal["failure", "work"] = "failure",
+    mode: Mode = "failure",
     weights: npt.ArrayLike | None = None,
 ) -> CoDesign:
     r"""Return the co-design under which importance, uniform or full participation optimises the target objective.
@@ -60,6 +63,7 @@ def codesign(
     >>> codesign([10, 10], [0.0, 0.5], mode="work").num_steps
     array([10, 20])
     """
+    one_of("mode", mode, Mode)
     a, q, w = columns(
         accumulation=accumulation,
         failure_rates=0.0 if failure_rates is None else failure_rates,
@@ -71,11 +75,9 @@ def codesign(
     constant = _constant(a, q, anchor)
     if mode == "failure":
         new_q, new_a, exact = _adjusted_failure_rates(a, constant, anchor), a, a
-    elif mode == "work":
+    else:
         new_q, exact = q, constant / (1 - q)
         new_a = _whole_steps(exact, anchor)
-    else:
-        raise ValueError(f"mode must be 'failure' or 'work', but it is {mode!r}")
     amounts = contribution(w, new_q, 1.0, new_a)
     return CoDesign(
         failure_rates=new_q,

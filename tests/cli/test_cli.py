@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from fl_lightning.callbacks.recorder import COLUMNS, read_metrics
-from fl_lightning.cli import configs
+from fl_lightning.cli import configs, keys
 from fl_lightning.cli.main import main
 from fl_lightning.module import FederatedModule
 from fl_lightning.networks import DigitsNet
@@ -24,6 +24,21 @@ QUICK = ["--logger", "none", "--loop.rounds", "2"]
 
 def train(*arguments, run_dir):
     return main(["train", *arguments, *QUICK, "--run_dir", str(run_dir)])
+
+
+def test_the_keys_in_the_help_are_those_of_the_parser():
+    found = keys.of_parser()
+    assert {"seed", "logger", "loop.schedule", "loop.callbacks", "checkpoint.keep"} <= {key for key, _ in found}
+    assert keys.described(found) == keys.stored(), "run python -m fl_lightning.cli.keys and commit what it writes"
+
+
+def test_every_key_is_explained():
+    assert [key for key, text in keys.of_parser() if not text.strip()] == []
+
+
+def test_the_arguments_of_a_class_are_shown(capsys):
+    assert main(["train", "--loop.aggregator.help", "fl_lightning.aggregators.ControlVariates"]) == 0
+    assert "--loop.aggregator.commit {ack,always}" in capsys.readouterr().out
 
 
 def test_help_answers_without_torch():

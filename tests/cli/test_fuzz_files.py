@@ -154,9 +154,8 @@ def test_damaged_metrics_are_read_or_refused(amount, stored):
 
 @amounts(20)
 def test_damaged_data_files_are_read_or_refused(amount, world):
-    images = Images(
-        *(torch.from_numpy(np.zeros(shape, np.uint8)) for shape in ((2, 1, 4, 4), (2,), (2, 1, 4, 4), (2,)))
-    )
+    pictures, labels = (torch.from_numpy(np.zeros(shape, np.uint8)) for shape in ((2, 1, 4, 4), (2,)))
+    images = Images(train_images=pictures, train_labels=labels, test_images=pictures, test_labels=labels)
     save_images(images, world / "data.pt", {"source": "made up"}, world)
     original = (world / "data.pt").read_bytes()
 

@@ -66,7 +66,12 @@ def test_stored_file_with_other_content_is_refused(tmp_path):
     folder = tmp_path / "made"
     folder.mkdir()
     zeros = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
-    save_images(Images(zeros, torch.zeros(1), zeros, torch.zeros(1)), tmp_path / "cifar10.pt", {}, folder)
+    save_images(
+        Images(train_images=zeros, train_labels=torch.zeros(1), test_images=zeros, test_labels=torch.zeros(1)),
+        tmp_path / "cifar10.pt",
+        {},
+        folder,
+    )
     with pytest.raises(ValueError, match=r"cifar10\.pt does not hold CIFAR-10 as published"):
         load_cifar10(tmp_path)
 

@@ -12,10 +12,10 @@ from fl_lightning.data.images import image_federation, normalise, read_images, s
 
 RNG = np.random.default_rng(0)
 IMAGES = Images(
-    torch.from_numpy(RNG.integers(0, 256, (30, 3, 4, 4), dtype=np.uint8)),
-    torch.arange(30) % 10,
-    torch.from_numpy(RNG.integers(0, 256, (7, 3, 4, 4), dtype=np.uint8)),
-    torch.arange(7),
+    train_images=torch.from_numpy(RNG.integers(0, 256, (30, 3, 4, 4), dtype=np.uint8)),
+    train_labels=torch.arange(30) % 10,
+    test_images=torch.from_numpy(RNG.integers(0, 256, (7, 3, 4, 4), dtype=np.uint8)),
+    test_labels=torch.arange(7),
 )
 
 

@@ -141,7 +141,7 @@ def test_num_clients_is_checked(make, num_clients):
         (lambda: Dirichlet(3, float("inf")), "alpha"),
         (lambda: Dirichlet(3, 1.0, min_size=0), "min_size"),
         (lambda: Shards(3, 0), "shards_per_client"),
-        (lambda: OneClassPerClient(3, "mod"), "blocks, cyclic or random, got 'mod'"),
+        (lambda: OneClassPerClient(3, "mod"), "assignment='mod' is unknown: use 'blocks', 'cyclic' or 'random'"),
     ],
 )
 def test_other_arguments_are_checked(make, message):

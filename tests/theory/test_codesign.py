@@ -83,7 +83,7 @@ def test_the_row_identity_that_the_paper_means() -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(ValueError, match="mode must be 'failure' or 'work', but it is 'q'"):
+    with pytest.raises(ValueError, match="mode='q' is unknown: use 'failure' or 'work'"):
         theory.codesign([1, 2], mode="q")
     with pytest.raises(ValueError, match="anchor must be a client from 0 to 1 or None, but it is 2"):
         theory.codesign([1, 2], anchor=2)
