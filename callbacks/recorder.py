@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 COLUMNS = (
     "round",
     "test_accuracy",
+    "averaged_accuracy",
     "test_loss",
+    "averaged_loss",
     "train_loss",
     "local_steps",
     "computation_time",
@@ -40,12 +42,15 @@ COLUMNS = (
     "chi2",
 )
 _SUMS = ("expected_draws", "draws", "deliveries", "effective_weight", "num_steps", "failure_rate", "rejected")
-_FINAL_FILES = ("summary.json", "clients.csv", "model.ckpt")
+_FINAL_FILES = ("summary.json", "clients.csv", "model.ckpt", "model_last.ckpt")
 _PACKAGES = ("fl-lightning", "torch", "lightning", "torchmetrics", "numpy", "wandb")
 
 
 class RunRecorder(Remembers, Callback):
-    """Writes ``metrics.csv`` (a row each round), ``clients.csv``, ``summary.json`` and ``model.ckpt`` into a folder.
+    """Writes ``metrics.csv`` (a row per round), ``clients.csv``, ``summary.json`` and ``model.ckpt`` into a folder.
+
+    ``model.ckpt`` holds the model averaged over the rounds where the loop averages, and ``model_last.ckpt`` that of the
+    last round.
 
     Args:
         run_dir: The folder; made if it is not there.
@@ -127,7 +132,18 @@ class RunRecorder(Remembers, Callback):
             "seconds": round(self._elapsed(), 3),
         }
         write_durably(self.run_dir / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+        self._write_models(loop)
+
+    def _write_models(self, loop: "FederatedLoop") -> None:
+        """Write the averaged model, which is the better one, and beside it that of the last round."""
+        averaged = loop.averaging.state
+        if averaged is None:
+            save_weights(loop.module, self.run_dir / "model.ckpt")
+            return
+        save_weights(loop.module, self.run_dir / "model_last.ckpt")
+        loop.engine.load(averaged)
         save_weights(loop.module, self.run_dir / "model.ckpt")
+        loop.engine.load(loop.state)
 
     def _rejections(self) -> dict[str, Any]:
         """Return how many updates were thrown away, in total and of which clients."""
@@ -157,26 +173,39 @@ class RunRecorder(Remembers, Callback):
 
 
 def summarise(rows: list[dict[str, float]], target_accuracy: float | None) -> dict[str, Any]:
-    """Return final and best accuracy, and what it took to reach the target for the first time (None: never).
+    """Return what a run reached, and what it took to reach the target for the first time (None: never).
+
+    ``final`` is the last evaluation, ``last`` the mean over the last fifth of the rounds, ``averaged`` the averaged
+    model at the end.
 
     >>> rows = [{"round": 1, "test_accuracy": 0.5, "local_steps": 10.0}, {"round": 2, "test_accuracy": 0.8}]
     >>> summarise(rows, 0.5)["rounds_to_target"], summarise(rows, 0.9)["rounds_to_target"]
     (1, None)
     """
-    evaluated = [row for row in rows if "test_accuracy" in row]
-    accuracies = [row["test_accuracy"] for row in evaluated]
-    reached = (row for row in evaluated if target_accuracy is not None and row["test_accuracy"] >= target_accuracy)
-    first: dict[str, float] = next(reached, {})
+    num_rounds = int(rows[-1]["round"]) if rows else 0
+    accuracies = [row["test_accuracy"] for row in rows if "test_accuracy" in row]
+    averaged = [row["averaged_accuracy"] for row in rows if "averaged_accuracy" in row]
+    late = [row["test_accuracy"] for row in rows if "test_accuracy" in row and row["round"] > 0.8 * num_rounds]
+    finals = ("test_loss", "distance", "averaged_loss", "averaged_distance")
     return {
-        "rounds": int(rows[-1]["round"]) if rows else 0,
+        "rounds": num_rounds,
         "final_accuracy": accuracies[-1] if accuracies else None,
+        "last_accuracy": sum(late) / len(late) if late else None,
+        "averaged_accuracy": averaged[-1] if averaged else None,
         "best_accuracy": max(accuracies, default=None),
         "target_accuracy": target_accuracy,
-        "rounds_to_target": first.get("round"),
-        "local_steps_to_target": first.get("local_steps"),
-        "computation_time_to_target": first.get("computation_time"),
-        **{f"final_{name}": rows[-1][name] for name in ("test_loss", "distance") if rows and name in rows[-1]},
+        **_to_target(rows, "test_accuracy", target_accuracy, ""),
+        **_to_target(rows, "averaged_accuracy", target_accuracy, "averaged_"),
+        **{f"final_{name}": rows[-1][name] for name in finals if rows and name in rows[-1]},
     }
+
+
+def _to_target(rows: list[dict[str, float]], metric: str, target: float | None, prefix: str) -> dict[str, Any]:
+    """Return rounds, local steps and computation time of the first row that reaches the target."""
+    reached = (row for row in rows if target is not None and row.get(metric, float("-inf")) >= target)
+    first: dict[str, float] = next(reached, {})
+    costs = {"rounds": "round", "local_steps": "local_steps", "computation_time": "computation_time"}
+    return {f"{prefix}{name}_to_target": first.get(column) for name, column in costs.items()}
 
 
 def installed_versions() -> dict[str, str]:

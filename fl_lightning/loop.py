@@ -11,6 +11,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
 from fl_lightning.aggregators import Aggregator, AnonymousMean
+from fl_lightning.averaging import Averaging, ExponentialAverage
 from fl_lightning.calibration import Calibration
 from fl_lightning.checkpointing.snapshot import restore
 from fl_lightning.engine import Engine as LocalEngine
@@ -35,6 +36,7 @@ class FederatedLoop:
         solver: Makes the local steps.
         aggregator: Turns what arrived into the next model.
         calibration: Gives all algorithms the same expected step length.
+        averaging: Averages the global model over the rounds; the average is evaluated beside the model itself.
         faults: What becomes of updates that are not finite.
         engine: Trains the clients.
         batch_size: Examples in a local step; a client with fewer takes all it has.
@@ -55,6 +57,7 @@ class FederatedLoop:
         solver: Solver | None = None,
         aggregator: Aggregator | None = None,
         calibration: Calibration | None = None,
+        averaging: Averaging | None = None,
         faults: FaultPolicy | None = None,
         engine: Engine | None = None,
         batch_size: int = 64,
@@ -75,7 +78,7 @@ class FederatedLoop:
         self.schedule, self.sampling, self.channel = schedule, sampling, channel
         self.solver, self.aggregator = solver or SGD(), aggregator or AnonymousMean()
         self.calibration, self.engine = calibration or Calibration(), engine or LocalEngine()
-        self.faults = faults or FaultPolicy()
+        self.faults, self.averaging = faults or FaultPolicy(), averaging or ExponentialAverage()
         self.weights, self.evaluate_every = weights, evaluate_every
         self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
         self.callbacks = [schedule, sampling, channel, *callbacks]
@@ -128,6 +131,7 @@ class FederatedLoop:
         updates, delivered, faults = self.faults(index, updates, delivered, self.state)
         self._show_clients(updates)
         self.state = self._aggregate(updates, delivered, plan)
+        self.averaging.update(self.state, index)
         self.round_index = index
         metrics, class_accuracy = self._evaluate(plan)
         result = self._measured(
@@ -169,6 +173,7 @@ class FederatedLoop:
             self.fabric, module, federation, self.solver, self.batch_size, self.seed, num_draws
         )
         self.aggregator.setup(len(federation.sizes), self.state.weights)
+        self.averaging.setup()
         self.planner = Planner(
             schedule=self.schedule,
             sampling=self.sampling,
@@ -227,7 +232,13 @@ class FederatedLoop:
         if plan.index % self.evaluate_every and plan.index != self.rounds:
             return {}, np.empty(0)
         metrics, class_accuracy = self.engine.evaluate(self.state)
-        return metrics | self.federation.measure(self.state.weights, plan), class_accuracy
+        metrics |= self.federation.measure(self.state.weights, plan)
+        averaged = self.averaging.state
+        if averaged is not None:
+            found, _ = self.engine.evaluate(averaged)
+            found |= self.federation.measure(averaged.weights, plan)
+            metrics |= {averaged_name(name): value for name, value in found.items()}
+        return metrics, class_accuracy
 
     def _measured(self, result: RoundResult) -> RoundResult:
         """Complete the metrics of a round with what the plan knows and with the columns that callbacks add."""
@@ -247,6 +258,15 @@ class FederatedLoop:
             if hasattr(callback, "configure_metrics"):
                 metrics |= callback.configure_metrics(result=result)
         return replace(result, metrics=metrics)
+
+
+def averaged_name(name: str) -> str:
+    """Return what a metric of the averaged model is called.
+
+    >>> averaged_name("test_accuracy"), averaged_name("distance")
+    ('averaged_accuracy', 'averaged_distance')
+    """
+    return f"averaged_{name.removeprefix('test_')}"
 
 
 def target_weights(weights: Literal["size", "uniform"] | list[float], sizes: IntVector) -> Vector:

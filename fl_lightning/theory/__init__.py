@@ -16,6 +16,7 @@ from fl_lightning.theory.accumulation import (
     proximal_gradient_weights,
     sgd_accumulation,
 )
+from fl_lightning.theory.averaging import exponential_average_factor, mean_factor
 from fl_lightning.theory.bias import (
     chi_square,
     contribution,
@@ -68,6 +69,7 @@ __all__ = [
     "effective_steps",
     "effective_weights",
     "expected_work",
+    "exponential_average_factor",
     "exponential_decay_accumulation",
     "fedacs_bound",
     "gradient_weights",
@@ -76,6 +78,7 @@ __all__ = [
     "largest_drift",
     "largest_learning_rate",
     "linear_decay_accumulation",
+    "mean_factor",
     "momentum_accumulation",
     "nesterov_accumulation",
     "predicted_bias_distance",

@@ -40,7 +40,7 @@ def play(name: str, folder: Path) -> dict:
     """Run six rounds on one thread and return digests and a few numbers of what is left behind."""
     arguments = ["--run_dir", str(folder), "--loop.rounds", "6", "--loop.engine.threads", "1", "--logger", "none"]
     assert main(["train", "--config", f"{name}.yaml", *arguments]) == 0
-    weights = torch.load(folder / "model.ckpt", weights_only=True)["state_dict"]
+    weights = torch.load(folder / "model_last.ckpt", weights_only=True)["state_dict"]
     parameters = [value for key, value in sorted(weights.items()) if value.is_floating_point()]
     flat = torch.cat([value.double().reshape(-1) for value in parameters]).numpy()
     with (folder / "metrics.csv").open(newline="") as file:
