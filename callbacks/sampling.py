@@ -64,6 +64,7 @@ class SamplerSelection(Callback):
             coefficients=self.sampler.coefficients(profiles, probabilities),
             counts=np.zeros(profiles.num_clients, dtype=np.int64),
             num_draws=num_draws,
+            scope=self.sampler.calibration_scope,
         )
 
     def configure_cohort(self, expected: Cohort, rng: np.random.Generator) -> Cohort:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from fl_lightning import theory
 
 Vector: TypeAlias = npt.NDArray[np.float64]
 IntVector: TypeAlias = npt.NDArray[np.int64]
+Scope = Literal["round", "average", "none"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Cohort:
     coefficients: Vector  # factor a drawn client puts on its update, 1 for plain sampling, (M,)
     counts: IntVector  # n, how often each client was drawn, (M,)
     num_draws: int  # K, the divisor of the aggregate
+    scope: Scope = "round"  # the narrowest scope in which a calibration may trust these probabilities
 
     @cached_property
     def clients(self) -> IntVector:

@@ -119,3 +119,55 @@ def test_calibration_over_typical_rounds_uses_the_forecast():
     made = planner(schedule=Periodic(), calibration=Calibration("average"))
     rates = {made.plan(index).learning_rate for index in range(1, 7)}
     assert len(rates) == 1
+
+
+@pytest.mark.parametrize("apply", ["local", "server", "split"])
+def test_every_place_gives_the_step_length_of_fedavg(apply):
+    made = planner(calibration=Calibration(apply=apply))
+    plan, profiles = made.plan(1), made.profiles(made.conditions(1))
+    fedavg = 0.1 * float(profiles.weights @ ((1 - profiles.failure_rates) * profiles.accumulation))
+    assert plan.step_length == pytest.approx(fedavg, rel=1e-9)
+    factors = plan.learning_rate / 0.1, plan.server_scale
+    assert (factors[0] == 1, factors[1] == 1) == (apply == "server", apply == "local")
+    if apply == "split":
+        assert factors[0] == pytest.approx(factors[1])
+
+
+class Selected(Sampler):
+    """Selects by a rule, and says so."""
+
+    calibration_scope = "none"
+
+    def probabilities(self, profiles, num_draws):
+        return np.eye(M)[int(profiles.num_steps[0]) % M]
+
+
+def test_selections_by_rule_are_not_calibrated_and_slow_knowledge_only_on_average():
+    assert {planner(Selected()).plan(index).learning_rate for index in range(1, 9)} == {0.1}
+    slow = planner(HeterogeneityAware("mean"))
+    slow.start()
+    rates = {slow.plan(index).learning_rate for index in range(1, 9)}
+    assert len(rates) == 1
+    assert rates != {0.1}
+
+
+def test_a_rate_that_saturates_local_work_is_said_once(caplog):
+    made = planner(learning_rate=1.0)
+    for index in range(1, 4):
+        made.plan(index)
+    assert sum("may saturate" in record.message for record in caplog.records) == 1
+
+
+def test_a_fixed_point_that_does_not_settle_is_said(caplog):
+    class Restless:
+        def __init__(self):
+            self.rate = 0.0
+
+        def at_rate(self, plan, learning_rate):
+            self.rate += 1.0
+            profiles = replace(plan.profiles, accumulation=plan.profiles.accumulation * (1.5 + self.rate % 2))
+            return replace(plan, learning_rate=learning_rate, expected=replace(plan.expected, profiles=profiles))
+
+    made = planner()
+    Calibration()(made.undrawn(made.profiles(made.conditions(1))), Restless())
+    assert any("does not settle" in record.message for record in caplog.records)

@@ -5,7 +5,7 @@ import numpy as np
 from fl_lightning.memory import Remembers
 from fl_lightning.protocols import Forecast, Probe
 from fl_lightning.samplers.drawing import Drawing, WithReplacement
-from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
+from fl_lightning.types import IntVector, Profiles, RoundResult, Scope, Vector
 
 
 class Sampler(Remembers):
@@ -16,6 +16,9 @@ class Sampler(Remembers):
     """
 
     drawing: Drawing = WithReplacement()
+    # Where p is that of a realised selection ("none") or cannot follow this round's conditions ("average"), a learning
+    # rate calibrated in each round would depend on who was just selected, and the objective with it.
+    calibration_scope: Scope = "round"
 
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return p, the expected share of each client among the draws, (M,), summing to 1."""

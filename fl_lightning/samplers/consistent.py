@@ -90,7 +90,7 @@ class Consistent(Sampler):
     memory = ("sampler",)
 
     def __init__(self, sampler: Sampler) -> None:
-        self.sampler = sampler
+        self.sampler, self.calibration_scope = sampler, sampler.calibration_scope
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:

@@ -35,6 +35,7 @@ class HeterogeneityAware(Sampler):
         if not prior > 0:
             raise ValueError(f"prior={prior} must be positive")
         self.knowledge = knowledge
+        self.calibration_scope = "round" if knowledge == "instant" else "average"
         self.prior = prior
         self._mean_yield: Vector = np.empty(0)  # E[(1-q) A]
         self._drawn: Vector = np.empty(0)

@@ -79,6 +79,7 @@ class EntropyClusters(Sampler):
             (:class:`ClusteredBySimilarity`), as the published code does.
     """
 
+    calibration_scope = "none"
     memory = ("_memory", "_finished")
 
     def __init__(

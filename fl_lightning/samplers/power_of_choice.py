@@ -20,6 +20,7 @@ class PowerOfChoice(Sampler):
     """
 
     drawing = Certain()
+    calibration_scope = "none"
 
     def __init__(self, num_candidates: int | None = None) -> None:
         if num_candidates is not None and num_candidates < 1:
