@@ -5,6 +5,7 @@ import numpy.typing as npt
 import torch
 
 from fl_lightning.data.federation import TensorFederation
+from fl_lightning.parts import DataSource
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import RoundPlan, Vector
 
@@ -38,7 +39,7 @@ class QuadraticFederation(TensorFederation):
         }
 
 
-class Quadratic:
+class Quadratic(DataSource):
     """The paper's toy: ``E_m ~ N(0, I)``.
 
     Args:
