@@ -18,6 +18,7 @@ from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.local import LocalWork
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
+from fl_lightning.parts import check_part
 from fl_lightning.protocols import Channel, Federation, Sampling, Schedule
 from fl_lightning.solvers import SGD, Solver
 from fl_lightning.types import (
@@ -83,6 +84,9 @@ class FederatedLoop:
             raise ValueError(f"lr={lr} must be a positive number")
         if seed < 0:
             raise ValueError(f"seed={seed} must not be negative")
+        check_part("schedule", schedule, Schedule)
+        check_part("sampling", sampling, Sampling)
+        check_part("channel", channel, Channel)
         self.rounds, self.lr, self.batch_size, self.seed = rounds, lr, batch_size, seed
         self.schedule, self.sampling, self.channel = schedule, sampling, channel
         self.solver, self.aggregator = solver or SGD(), aggregator or AnonymousMean()
@@ -107,6 +111,7 @@ class FederatedLoop:
             resume_from: What :func:`fl_lightning.checkpointing.snapshot.snapshot` made of a run with the same
                 arguments, which is resumed.
         """
+        check_part("federation", federation, Federation)
         self._setup(module, federation)
         if resume_from is not None:
             restore(self, resume_from)
