@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.callbacks.channels.radio import RayleighOutage
 from fl_lightning.callbacks.trainer import global_seed
 from fl_lightning.checking import one_of
+from fl_lightning.parts import Schedule
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Conditions, IntVector, Vector
 
@@ -46,7 +47,7 @@ Rates = float | list[float] | Ramp
 Unit = Literal["iterations", "epochs"]
 
 
-class HeterogeneitySchedule(Callback):
+class HeterogeneitySchedule(Callback, Schedule):
     """Decides how many local steps every client takes and how often its upload fails.
 
     Give one of: ``groups`` (ranges from which each client draws), ``num_steps`` with ``failure_rates`` (fixed values:

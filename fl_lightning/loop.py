@@ -18,6 +18,7 @@ from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
+from fl_lightning.parts import check_part
 from fl_lightning.planning import Planner
 from fl_lightning.protocols import Channel, Engine, Federation, LocalWork, Sampling, Schedule
 from fl_lightning.solvers import SGD, Solver
@@ -74,6 +75,9 @@ class FederatedLoop:
             raise ValueError(f"lr={lr} must be a positive number")
         if seed < 0:
             raise ValueError(f"seed={seed} must not be negative")
+        check_part("schedule", schedule, Schedule)
+        check_part("sampling", sampling, Sampling)
+        check_part("channel", channel, Channel)
         self.rounds, self.lr, self.batch_size, self.seed = rounds, lr, batch_size, seed
         self.schedule, self.sampling, self.channel = schedule, sampling, channel
         self.solver, self.aggregator = solver or SGD(), aggregator or AnonymousMean()
@@ -110,6 +114,7 @@ class FederatedLoop:
         Leaving the ``for`` early pauses the run: the module holds the state of the last round, and whoever saves
         checkpoints saves one.
         """
+        check_part("federation", federation, Federation)
         self._setup(module, federation)
         if resume_from is not None:
             restore(self, resume_from)

@@ -10,12 +10,13 @@ import numpy.typing as npt
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.parts import Channel
 from fl_lightning.types import IntVector, RoundPlan
 
 _ARRIVED = {"1": True, "true": True, "0": False, "false": False}
 
 
-class TraceChannel(Callback):
+class TraceChannel(Callback, Channel):
     """Delivers what a file says: no chance, and the failure rates of the schedule have no part in it.
 
     They are still what samplers and aggregators believe; where they should be those of the trace, give the schedule

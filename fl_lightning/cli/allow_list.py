@@ -6,8 +6,10 @@ packages whose purpose is to load or to start something. The check comes before 
 """
 
 import inspect
+import os
 import pkgutil
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -43,6 +45,8 @@ def limit_imports(trusted: Sequence[str] = ()) -> None:
     for package in trusted:
         if not all(part.isidentifier() for part in package.split(".")) or package.split(".")[0] == "jsonargparse":
             raise ConfigError(f"--trust {package}: give the name of a package, as in an import")
+    if trusted and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a package beside the config is found, as it is with python -m
     set_parsing_settings(import_path_denylist=["*", *_DENIED, *_extended], import_path_allowlist=[*PACKAGES, *trusted])
     _extended.extend(package for package in trusted if package not in _extended)
 

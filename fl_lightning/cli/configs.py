@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from fl_lightning.cli import moved
+
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 DEMO = "digits_fedacs.yaml"
 _MAX_VALUES = 1_000_000  # in one config
@@ -63,7 +65,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the contents of one file."""
+    """Return the contents of one file, with the class paths of today."""
     try:
         loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
     except (OSError, UnicodeDecodeError) as error:
@@ -76,7 +78,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config {path} must be a table of keys, but is a {type(loaded).__name__}")
     if _has_more_values_than(_MAX_VALUES, loaded):
         raise ConfigError(f"config {path} has over {_MAX_VALUES:,} values, or refers to itself")
-    return loaded
+    return moved.current(loaded)
 
 
 def _has_more_values_than(limit: int, tree: Any) -> bool:

@@ -12,6 +12,7 @@ import yaml
 
 from fl_lightning.callbacks.checkpoint import checkpoints, load_latest
 from fl_lightning.checkpointing.storage import DamagedFileError, read_checkpoint
+from fl_lightning.cli import moved
 from fl_lightning.cli.configs import ConfigError
 
 CHECKPOINTS = "checkpoints"  # folder in a run's folder
@@ -57,8 +58,8 @@ def _is_free(key: str) -> bool:
 
 
 def differences(there: str, here: str, also_free: tuple[str, ...] = ()) -> list[str]:
-    """Return what differs between two configurations, other than what does not change a result."""
-    old, new = flat(yaml.safe_load(there)), flat(yaml.safe_load(here))
+    """Return what differs between two configurations, other than what does not change a result or has moved."""
+    old, new = (flat(moved.current(yaml.safe_load(text))) for text in (there, here))
     keys = [
         key
         for key in sorted({*old, *new})

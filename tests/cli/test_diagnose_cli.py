@@ -95,7 +95,7 @@ def test_bad_tables_are_one_clear_line(in_folder, capsys, text):
 def test_other_mistakes_are_one_clear_line(in_folder, capsys):
     for arguments, complaint in (
         (["--clients", "none.csv"], "none.csv does not exist"),
-        (["--config", "mnist.yaml", "--algorithms", "fedfoo"], "algorithm 'fedfoo' is unknown: use all or some of"),
+        (["--config", "mnist.yaml", "--algorithms", "fedfoo"], "'fedfoo' is unknown: use a file, all, or some of"),
         (["--config", "nothing.yaml"], "neither a file nor a shipped config"),
         (["--config", "mnist.yaml", "--algorithms", ","], "--algorithms needs names"),
     ):
