@@ -21,10 +21,11 @@ class Structure(html.parser.HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.open, self.addresses, self.text = [], [], []
+        self.open, self.addresses, self.tips, self.text = [], [], [], []
 
     def handle_starttag(self, tag, attributes):
         self.addresses += [value for name, value in attributes if name in ("src", "href")]
+        self.tips += [value for name, value in attributes if name == "data-tip"]
         if tag not in VOID and tag != "path":
             self.open.append(tag)
 
@@ -77,10 +78,25 @@ def test_a_page_of_27_algorithms_stays_below_a_megabyte(tmp_path):
 
 
 def test_names_cannot_break_out_of_the_page(tmp_path):
-    make_run(tmp_path, "<script>alert(1)", 0)
-    text = made(tmp_path)
+    name = """<script>alert(1)"'&x"""
+    make_run(tmp_path, name, 0)
+    make_run(tmp_path, "fedacs", 0)
+    text = made(tmp_path, [loading.Problem(Path("<b>"), "<i>")])
     assert "<script>alert" not in text
-    assert "\\u003cscript>alert" in text
+    assert "\\u003cscript\\u003ealert" in text
+    structure = Structure()
+    structure.feed(text)
+    assert structure.open == []
+    assert structure.text.count(name) >= 4  # legend, label, tables, cards
+    assert any(tip.startswith(f"{name}, class 0") for tip in structure.tips)
+    assert "<b>" in structure.text
+
+
+def test_html_is_made_by_templates_alone():
+    """Text put into HTML by hand is escaped only if somebody thinks of it."""
+    folder = Path(page.__file__).parent
+    assert [path.name for path in folder.glob("*.py") if re.search(r"<\w+[ >]", path.read_text())] == ["rendering.py"]
+    assert re.findall(r"\|\s*safe", "".join(path.read_text() for path in folder.glob("templates/*"))) == []
 
 
 def test_runs_without_accuracy_are_ranked_by_distance(tmp_path):
