@@ -61,7 +61,7 @@ def parse_config(
         overrides: Arguments of the command line.
         trusted: Packages whose classes may be named besides the known ones, see :mod:`fl_lightning.cli.allow_list`.
     """
-    limit_imports(trusted)
+    limit_imports(trusted, [config, *overrides])
     complaints = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaints):
