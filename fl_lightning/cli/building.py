@@ -140,7 +140,7 @@ def _one_line(text: str) -> str:
 
 def dump(settings: Namespace) -> str:
     """Return the complete config as YAML."""
-    return make_parser().dump(settings, skip_none=False)
+    return make_parser().dump(settings, skip_unset=False)
 
 
 def instantiate_data(settings: Namespace) -> DataSource:
