@@ -1,14 +1,11 @@
 """What the documents say about the package stays true when the package changes."""
 
 import re
-from pathlib import Path
 
 import pytest
 
+from documented import DOCUMENTS
 from fl_lightning.cli import configs
-
-ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

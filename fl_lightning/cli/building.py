@@ -123,7 +123,7 @@ def parse(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] =
 
 def dump(settings: Namespace) -> str:
     """Return the complete config as YAML."""
-    return make_parser().dump(settings, skip_none=False)
+    return make_parser().dump(settings, skip_unset=False)
 
 
 def instantiate_data(settings: Namespace) -> DataSource:
