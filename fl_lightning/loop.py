@@ -18,6 +18,7 @@ from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
+from fl_lightning.number_files import KINDS, read_numbers
 from fl_lightning.parts import check_part
 from fl_lightning.planning import Planner
 from fl_lightning.protocols import Channel, Engine, Federation, LocalWork, Sampling, Schedule
@@ -41,7 +42,8 @@ class FederatedLoop:
         faults: What becomes of updates that are not finite.
         engine: Trains the clients.
         batch_size: Examples in a local step; a client with fewer takes all it has.
-        weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client.
+        weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client, as a list or
+            as a file of them (.csv, .json, .npy).
         evaluate_every: Evaluate each n-th round, and the last one.
         callbacks: Watch the run; see ``docs/lightning.md``.
         fabric: Where to compute; one CPU process by default.
@@ -62,7 +64,7 @@ class FederatedLoop:
         faults: FaultPolicy | None = None,
         engine: Engine | None = None,
         batch_size: int = 64,
-        weights: Literal["size", "uniform"] | list[float] = "size",
+        weights: Literal["size", "uniform"] | list[float] | str = "size",
         evaluate_every: int = 1,
         callbacks: Sequence[Any] = (),
         fabric: Fabric | None = None,
@@ -274,18 +276,20 @@ def averaged_name(name: str) -> str:
     return f"averaged_{name.removeprefix('test_')}"
 
 
-def target_weights(weights: Literal["size", "uniform"] | list[float], sizes: IntVector) -> Vector:
+def target_weights(weights: Literal["size", "uniform"] | list[float] | str, sizes: IntVector) -> Vector:
     """Return w, summing to 1.
 
     >>> target_weights("size", np.array([1, 3])).tolist(), target_weights("uniform", np.array([1, 3])).tolist()
     ([0.25, 0.75], [0.5, 0.5])
     """
-    if isinstance(weights, str):
-        if weights not in ("size", "uniform"):
-            raise ValueError(f"weights={weights!r} is unknown: use 'size', 'uniform' or a list of numbers")
+    if weights in ("size", "uniform"):
         values = sizes.astype(np.float64) if weights == "size" else np.ones(len(sizes))
     else:
-        values = np.asarray(weights, dtype=np.float64)
+        if isinstance(weights, str) and not weights.endswith(KINDS):
+            raise ValueError(
+                f"weights={weights!r} is unknown: use 'size', 'uniform', a list of numbers, or a file of them"
+            )
+        values = read_numbers(weights) if isinstance(weights, str) else np.asarray(weights, dtype=np.float64)
         if values.shape != sizes.shape:
             raise ValueError(f"weights has {len(values)} entries, but there are {len(sizes)} clients")
         if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):

@@ -18,12 +18,16 @@ from fl_lightning.aggregators import Aggregator
 from fl_lightning.cli import moved
 from fl_lightning.cli.allow_list import check_classes, class_paths, explained, limit_imports
 from fl_lightning.cli.configs import ConfigError
+from fl_lightning.cli.resuming import flat
 from fl_lightning.loop import FederatedLoop
+from fl_lightning.number_files import KINDS
 from fl_lightning.parts import Channel, DataSource, Partition, Schedule, misfit
 from fl_lightning.samplers import Sampler
 from fl_lightning.solvers import Solver
 
 _BASES: tuple[type, ...] = (Schedule, Channel, DataSource, Partition, Sampler, Aggregator, Solver)
+_LONGEST_LIST = 1000
+_TABLES = ("checkpoint", "fabric", "loop")
 _REFUSED = re.compile(r"Import path (?:([\w.]+) )?does not correspond to a subclass of (\w+)")
 _PATH = re.compile(r"\w+(?:\.\w+)+")
 _ABSTRACT = re.compile(r"instantiatable class, but ([\w.]+) is abstract")
@@ -61,6 +65,7 @@ def parse_config(
         overrides: Arguments of the command line.
         trusted: Packages whose classes may be named besides the known ones, see :mod:`fl_lightning.cli.allow_list`.
     """
+    _refuse_long_lists(config, overrides)
     limit_imports(trusted, [config, *overrides])
     complaints = io.StringIO()
     try:
@@ -72,11 +77,34 @@ def parse_config(
         if not ending.code:
             raise  # the help of a class was shown
         raise ConfigError(_one_line(complaints.getvalue())) from None
+    _check_tables(settings)
     check_classes(settings, trusted)
     for path in class_paths(settings.as_dict()):
         for complaint in _misfits(path):
             raise ConfigError(complaint)
     return settings
+
+
+def _check_tables(settings: Namespace) -> None:
+    """Refuse a plain value in place of a table of keys, and numbers that no machine word holds."""
+    for key in _TABLES:
+        if key in settings and not isinstance(settings[key], Namespace):
+            raise ConfigError(f"{key}={settings[key]!r} must be a table of keys, such as --{key}.KEY VALUE")
+    for key, value in flat(settings.as_dict()).items():
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ConfigError(f"{key}={value} is out of range: at most 2^63 - 1 = {2**63 - 1}")
+
+
+def _refuse_long_lists(config: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse lists that would take the parser minutes: it looks at each value many times."""
+    found = [(key, len(value)) for key, value in flat(config).items() if isinstance(value, list)]
+    found += [(text.partition("=")[0][:40], text.count(",") + 1) for text in overrides]
+    for key, length in found:
+        if length > _LONGEST_LIST:
+            raise ConfigError(
+                f"{key} has {length:,} values, but lists of over {_LONGEST_LIST:,} come from a file: give its name "
+                f"instead ({', '.join(KINDS)}; traces and partitions have files of their own)"
+            )
 
 
 def _one_line(complaint: str) -> str:

@@ -69,7 +69,7 @@ def test_many_clients(in_folder, capsys):
 BAD = {
     "weight,T,q\n1,5,nan\n": "line 2: failure_rate=nan must be in [0, 1)",
     "T,q\n5,0.1\n5,1\n": "line 3: failure_rate=1 must be in [0, 1)",
-    "T,q\n0,0.1\n": "line 2: num_steps=0 must be a whole number of at least 1",
+    "T,q\n0,0.1\n": "line 2: num_steps=0 must be a whole number from 1 to 1,000,000",
     "T,q\n1.5,0.1\n": "line 2: num_steps=1.5 must be a whole number",
     "T,q\ninf,0.1\n": "line 2: num_steps=inf must be a whole number",
     "w,q\n1,0.1\n": "has no column num_steps (got w, q)",
