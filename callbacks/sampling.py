@@ -72,6 +72,10 @@ class SamplerSelection(Callback):
         draw = self.sampler.draw if self.drawing is None else self.drawing
         return replace(expected, counts=draw(expected.probabilities, expected.num_draws, rng))
 
+    def on_federation_start(self, loop: Any) -> None:
+        """Tell the sampler how long the run will be."""
+        self.sampler.run_length = loop.rounds
+
     def on_round_end(self, loop: Any, result: RoundResult) -> None:
         """Let the sampler learn from what was delivered."""
         self.sampler.observe(result)

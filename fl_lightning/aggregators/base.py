@@ -79,6 +79,17 @@ def matching_coefficients(amounts: Vector, profiles: Profiles, cohort: Cohort) -
     return np.divide(amounts, arrival, out=np.zeros(len(arrival)), where=arrival > 0)
 
 
+def remembered_ratio(known: Vector, accumulation: Vector) -> Vector:
+    """Return A of the update that memory holds over A of this round; 1 where nothing was heard yet, (M,).
+
+    >>> remembered_ratio(np.array([0.0, 6.0]), np.array([4.0, 4.0])).tolist()
+    [1.0, 1.5]
+    """
+    if not len(known):
+        return np.ones_like(accumulation)
+    return np.where(known > 0, known, accumulation) / accumulation
+
+
 def mean_accumulation(shares: Vector, accumulation: Vector) -> float:
     """Return the mean of A under shares that need not sum to 1; NaN where they are all 0.
 

@@ -21,6 +21,10 @@ class EchoedInnovations(Aggregator):
     \propto w A`, or A for the original without weights: links are corrected, unequal work is not. A client that was not
     drawn is as absent as one whose upload is lost. The clients' models take M times the size of the model.
 
+    Two limits: models mix only where several clients arrive in a round (with one arrival per round each keeps its own,
+    and the objective is far from the stated one); and the reported Omega takes T and q for unrelated in time. The
+    clipping of the innovation and the decaying rate of the authors' code are left out.
+
     Args:
         weighted: Scale the innovation by M w, so that unequal target weights are met; the original does not.
         normalize: Divide the innovation by A and multiply by the mean A of all clients, which corrects the work too.

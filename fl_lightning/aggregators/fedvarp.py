@@ -2,10 +2,17 @@
 
 from typing import Literal
 
+import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation, weighted_sum
+from fl_lightning.aggregators.base import (
+    Aggregator,
+    matching_coefficients,
+    mean_accumulation,
+    remembered_ratio,
+    weighted_sum,
+)
 from fl_lightning.checking import one_of
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
@@ -34,7 +41,8 @@ class LastKnownUpdates(Aggregator):
             :math:`\Omega = w`; it is a method of its own, not FedVARP.
     """
 
-    memory = ("last_updates",)
+    memory = ("last_updates", "last_accumulation")
+    last_accumulation: Vector = np.empty(0)  # before a run has begun
 
     def __init__(self, variant: Variant = "original", normalize_memory: bool = False) -> None:
         one_of("variant", variant, Variant)
@@ -43,15 +51,25 @@ class LastKnownUpdates(Aggregator):
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.last_updates = weights.new_zeros((num_clients, len(weights)))
+        self.last_accumulation = np.zeros(num_clients)  # 0 where nothing was heard yet
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        drawn = cohort.probabilities * cohort.coefficients
-        amounts = drawn if self.variant == "paper" else profiles.weights
-        coefficients = matching_coefficients(amounts, profiles, cohort)
+        """Return the factor in the long run; memory counts with the work of the rounds it comes from."""
+        coefficients = matching_coefficients(self._amounts(profiles, cohort), profiles, cohort)
         if self.normalize_memory:
             return coefficients * mean_accumulation(profiles.weights, profiles.accumulation) / profiles.accumulation
         return coefficients
+
+    def _amounts(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return how much of each client's update of this round is applied, (M,)."""
+        drawn = cohort.probabilities * cohort.coefficients
+        known = remembered_ratio(self.last_accumulation, profiles.accumulation)
+        if self.normalize_memory or self.variant == "importance":  # memory cancels, or has no work in it
+            return drawn if self.variant == "paper" else profiles.weights
+        if self.variant == "paper":
+            return drawn * (1 - profiles.failure_rates * (1 - known))
+        return profiles.weights * known
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
@@ -60,6 +78,7 @@ class LastKnownUpdates(Aggregator):
             scale = mean_accumulation(profiles.weights, profiles.accumulation)
             deltas = deltas / torch.from_numpy(profiles.accumulation[updates.clients]).to(deltas)[:, None]
         rows = torch.from_numpy(updates.clients)
+        self.last_accumulation[updates.clients] = profiles.accumulation[updates.clients]
         if self.variant == "paper":
             self.last_updates[rows] = deltas
             drawn, cohort = plan.cohort.clients, plan.cohort

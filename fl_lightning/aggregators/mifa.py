@@ -1,9 +1,10 @@
 """MIFA: the mean of what every client sent last."""
 
+import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.aggregators.base import Aggregator, matching_coefficients, remembered_ratio, weighted_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -12,23 +13,28 @@ class MemorizedMean(Aggregator):
 
     .. math:: y_m \leftarrow \Delta_m\ \mathrm{for\ delivered}\ m, \qquad X \leftarrow X - \eta \sum_j w_j y_j
 
-    :math:`\Omega \propto w A`, whatever the pattern of participation. A client that was never heard counts as zero (the
+    :math:`\Omega \propto w A`, whatever the pattern of participation, with A of the round in which the remembered
+    update was made. A client that was never heard counts as zero (the
     original waits for all of them in its first round). When nobody arrives, memory still moves the model. The memory
     takes M times the size of the model.
     """
 
-    memory = ("last_updates",)
+    memory = ("last_updates", "last_accumulation")
+    last_accumulation: Vector = np.empty(0)  # before a run has begun
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.last_updates = weights.new_zeros((num_clients, len(weights)))
+        self.last_accumulation = np.zeros(num_clients)  # 0 where nothing was heard yet
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        """Return w / (p (1-q)): all of w is applied in each round."""
-        return matching_coefficients(profiles.weights, profiles, cohort)
+        """Return w / (p (1-q)) for the work that memory holds: all of w is applied in each round."""
+        amounts = profiles.weights * remembered_ratio(self.last_accumulation, profiles.accumulation)
+        return matching_coefficients(amounts, profiles, cohort)
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         self.last_updates[torch.from_numpy(updates.clients)] = updates.deltas
+        self.last_accumulation[updates.clients] = plan.profiles.accumulation[updates.clients]
         return weighted_sum(plan.profiles.weights, self.last_updates)

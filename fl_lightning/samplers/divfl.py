@@ -94,6 +94,8 @@ class SubmodularSelection(Sampler):
         else:
             own = np.zeros(num_clients)
             own[self._selected] = profiles.weights[self._selected]
+            # Clients without a weight share evenly where nobody else was selected.
+            own = own if own.sum() > 0 else np.bincount(self._selected, minlength=num_clients).astype(np.float64)
             self._shares = own / own.sum()
 
     @override

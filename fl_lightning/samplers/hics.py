@@ -11,6 +11,7 @@ from fl_lightning.samplers.bins import cut_tree, similarity_bins, ward_tree
 from fl_lightning.samplers.memory import LastUpdates, angles, delivered_gradients
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
+_PUBLISHED_ROUNDS = 500
 _AUTOMATIC_SPREAD = 5.0  # largest entry of a typical client's vector, in temperatures
 
 
@@ -73,7 +74,7 @@ class EntropyClusters(Sampler):
         temperature: Of the softmax; None adapts it to the size of the updates.
         distance_weight: lambda.
         gamma: Preference for balanced clients in the first round.
-        num_rounds: R, after which all clusters are alike.
+        num_rounds: R, after which all clusters are alike; by default the rounds of the run.
         num_clusters: K by default.
         entropy_variance_threshold: From this variance of H on, bins by similarity are used instead, with p = w
             (:class:`ClusteredBySimilarity`), as the published code does.
@@ -90,7 +91,7 @@ class EntropyClusters(Sampler):
         temperature: float | None = None,
         distance_weight: float = 10.0,
         gamma: float = 4.0,
-        num_rounds: int = 500,
+        num_rounds: int | None = None,
         num_clusters: int | None = None,
         entropy_variance_threshold: float = 0.1,
     ) -> None:
@@ -102,7 +103,7 @@ class EntropyClusters(Sampler):
             )
         if temperature is not None and not temperature > 0:
             raise ValueError(f"temperature={temperature} must be positive")
-        if num_rounds < 1 or (num_clusters is not None and num_clusters < 1):
+        if (num_rounds is not None and num_rounds < 1) or (num_clusters is not None and num_clusters < 1):
             raise ValueError(f"num_rounds={num_rounds} and num_clusters={num_clusters} must be at least 1")
         self.num_classes, self.output_size, self.has_bias, self.temperature = num_classes, size, has_bias, temperature
         self.distance_weight, self.gamma, self.num_rounds = distance_weight, gamma, num_rounds
@@ -128,7 +129,8 @@ class EntropyClusters(Sampler):
             return profiles.weights
         clusters = self._clustered(entropies, num_draws)
         sizes = np.bincount(clusters).astype(np.float64)
-        gamma = self.gamma * max(0.0, 1 - self._finished / self.num_rounds)
+        num_rounds = self.num_rounds or self.run_length or _PUBLISHED_ROUNDS
+        gamma = self.gamma * max(0.0, 1 - self._finished / num_rounds)
         preference = gamma * np.bincount(clusters, weights=entropies) / sizes
         amounts = capped_shares(np.exp(preference - preference.max()), sizes, float(num_draws))
         return (amounts / sizes)[clusters] / num_draws
