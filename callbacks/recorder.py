@@ -178,7 +178,7 @@ class RunRecorder(Remembers, Callback):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        unknown = {"metrics": {"columns": list(COLUMNS), "digest": ""}}  # in checkpoints of version 0.1.0
+        unknown = {"metrics": {"columns": list(COLUMNS), "digest": ""}}  # in earlier checkpoints
         super().load_state_dict(unknown | state)
         self._began = time.perf_counter()
 

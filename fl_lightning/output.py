@@ -28,8 +28,7 @@ class ForgivingStream:
             try:
                 self._stream.write(text)
             except UnicodeEncodeError:
-                known = self._stream.encoding or "ascii"
-                self._stream.write(text.encode(known, "backslashreplace").decode(known))
+                self._stream.write(text.encode(self.encoding, "backslashreplace").decode(self.encoding))
         except (OSError, ValueError):
             self._give_up()
         return len(text)
@@ -54,6 +53,11 @@ class ForgivingStream:
         if self._stream is None:
             raise OSError("the stream is closed")
         return self._stream.fileno()
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of the stream."""
+        return getattr(self._stream, "encoding", None) or "utf-8"
 
     def _give_up(self) -> None:
         stream, self._stream = self._stream, None

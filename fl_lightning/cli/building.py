@@ -50,7 +50,7 @@ class Run:
     data: DataSource
     run_dir: Path
     config: str  # complete, as YAML
-    loading: bool = False  # whether the data are being loaded, which a signal may break off
+    starting: bool = True  # whether there is nothing to save yet, so that a signal may end it at once
 
     def execute(self, resume: str = "never") -> Outcome:
         """Load the data, train, and leave the outputs in the run's folder.
@@ -73,7 +73,8 @@ class Run:
             self._say(*beginning.notes)
             if beginning.finished:
                 return Outcome.KEPT
-            federation = self._load()
+            federation = self.data.load(self.loop.seed)
+            self.starting = False
             if fabric.global_rank == 0:
                 self._prepare(folder, beginning)
             self._train(federation, beginning.checkpoint)
@@ -86,13 +87,6 @@ class Run:
         if self.loop.fabric.global_rank == 0:
             for line in lines:
                 print(line, file=sys.stderr)
-
-    def _load(self) -> Federation:
-        self.loading = True
-        try:
-            return self.data.load(self.loop.seed)
-        finally:
-            self.loading = False
 
     def _prepare(self, folder: RunFolder, beginning: Beginning) -> None:
         """Make the folder ready, and let checkpoints and folder tell of the same run."""

@@ -42,11 +42,11 @@ class Interruption:
 
 @contextmanager
 def interruptible(run: "Run") -> Iterator[Interruption]:
-    """Let the first signal pause the run after its round; a second Ctrl-C, or any while data load, stops at once."""
+    """Let the first signal pause the run after its round; a second Ctrl-C, or one before training, stops at once."""
     interruption = Interruption()
 
     def pause(number: int, frame: FrameType | None) -> None:
-        if run.loading:
+        if run.starting:
             raise Interrupted(number)
         if interruption.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt

@@ -87,16 +87,14 @@ class RunFolder:
 
     def close(self) -> bool:
         """Let go of the folder; return whether an earlier run was put back."""
-        put_back = self._replaces
-        try:
-            if put_back:
-                self._replaces = False
+        put_back, self._replaces = self._replaces, False
+        if put_back:
+            with suppress(OSError):  # then the next run in this folder does it
                 self._put_back()
-        finally:
-            self._lock.release()
-            for folder in self._made:  # that nothing was written to
-                with suppress(OSError):
-                    folder.rmdir()
+        self._lock.release()
+        for folder in self._made:  # that nothing was written to
+            with suppress(OSError):
+                folder.rmdir()
         return put_back
 
     def _write_marker(self) -> None:

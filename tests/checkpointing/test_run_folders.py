@@ -83,7 +83,7 @@ def test_the_system_releases_the_lock_of_a_killed_process(tmp_path):
         "print(os.getpid(), flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, process_group=0
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         number = holder.stdout.readline().strip()
