@@ -90,6 +90,7 @@ class RoundCheckpoint(Callback):
         for _, path in checkpoints(self.folder)[: -self.keep]:
             path.unlink()
         sync_folder(self.folder)
+        loop.call("on_federation_saved")
         now = time.monotonic()
         self._next_save = now + max(self.min_seconds, (now - began) / _SHARE_OF_TIME) if self.min_seconds else 0.0
 

@@ -1,6 +1,7 @@
 """RoundProgress: a bar with the round, the accuracy and the time left."""
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Callback
@@ -9,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.output import forgiving
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class RoundProgress(Callback):
         """Open the bar."""
         if loop.fabric.global_rank:
             return
-        console = Console(stderr=True)
+        console = Console(file=forgiving(sys.stderr))
         self._console = console
         self._every = max(1, loop.rounds // 10)
         if console.is_terminal:

@@ -3,9 +3,8 @@
 import csv
 import io
 import json
-import platform
 import time
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from typing_extensions import override
 
 from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
 from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.checkpointing.identity import installed_versions
 from fl_lightning.checkpointing.storage import encode, write_durably
 from fl_lightning.memory import Remembers
 from fl_lightning.types import RoundResult
@@ -42,8 +42,8 @@ COLUMNS = (
     "chi2",
 )
 _SUMS = ("expected_draws", "draws", "deliveries", "effective_weight", "num_steps", "failure_rate", "rejected")
-_FINAL_FILES = ("summary.json", "clients.csv", "model.ckpt", "model_last.ckpt")
-_PACKAGES = ("fl-lightning", "torch", "lightning", "torchmetrics", "numpy", "wandb")
+# In the order of writing: with the last, a run is finished.
+FINAL_FILES = ("clients.csv", "model_last.ckpt", "model.ckpt", "summary.json")
 
 
 class RunRecorder(Remembers, Callback):
@@ -58,7 +58,7 @@ class RunRecorder(Remembers, Callback):
         labels: Names that the summary carries along, such as data set and algorithm.
     """
 
-    memory = ("_clients", "_class_accuracy", "labels", "_seconds")
+    memory = ("_clients", "_class_accuracy", "labels", "_seconds", "_metrics")
 
     def __init__(
         self, run_dir: str, target_accuracy: float | None = None, labels: dict[str, str] | None = None
@@ -69,6 +69,8 @@ class RunRecorder(Remembers, Callback):
         self._class_accuracy: list[float] = []
         self._clients: dict[str, torch.Tensor] = {}
         self._seconds = 0.0  # before this start, when the run was resumed
+        self._began = time.perf_counter()
+        self.versions = installed_versions()
 
     @override
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -80,11 +82,13 @@ class RunRecorder(Remembers, Callback):
         if not self._clients:
             zeros = torch.zeros(len(loop.client_weights), dtype=torch.float64)
             self._clients = {name: zeros.clone() for name in _SUMS}
+        self._clients["size"] = torch.from_numpy(np.array(loop.federation.sizes, dtype=np.int64))
+        self._clients["weight"] = torch.from_numpy(np.array(loop.client_weights, dtype=np.float64))
         if loop.fabric.global_rank:
             return
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self._metrics.start(loop.round_index)
-        for name in _FINAL_FILES:  # of a run that was here before
+        for name in reversed(FINAL_FILES):  # of a run that was here before
             (self.run_dir / name).unlink(missing_ok=True)
 
     @property
@@ -122,28 +126,39 @@ class RunRecorder(Remembers, Callback):
         """Write what is known at the end."""
         if loop.fabric.global_rank:
             return
-        self._write_clients(loop)
-        summary = summarise(read_metrics(self.path), self.target_accuracy)
-        summary |= self.labels | {
-            "seed": loop.seed,
+        averaged = loop.averaging.state
+        for name in FINAL_FILES:
+            if name == "model.ckpt" and averaged is not None:
+                loop.engine.load(averaged)
+            self.write(name, loop.seed, loop.round_index, loop.module)
+        loop.engine.load(loop.state)
+
+    def write(self, name: str, seed: int, num_rounds: int, module: Any) -> None:
+        """Write one of the files that a finished run has.
+
+        Args:
+            name: One of ``FINAL_FILES``.
+            seed: The run's seed.
+            num_rounds: The rounds that were made.
+            module: The final model.
+        """
+        if name == "clients.csv":
+            write_durably(self.run_dir / name, self._client_table(num_rounds))
+        elif name.startswith("model"):
+            save_weights(module, self.run_dir / name)
+        else:
+            write_durably(self.run_dir / name, (json.dumps(self._summary(seed), indent=2) + "\n").encode())
+
+    def _summary(self, seed: int) -> dict[str, Any]:
+        return {
+            **summarise(read_metrics(self.path), self.target_accuracy),
+            **self.labels,
+            "seed": seed,
             **self._rejections(),
             "per_class_accuracy": self._class_accuracy,
-            "versions": installed_versions(),
+            "versions": self.versions,
             "seconds": round(self._elapsed(), 3),
         }
-        write_durably(self.run_dir / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
-        self._write_models(loop)
-
-    def _write_models(self, loop: "FederatedLoop") -> None:
-        """Write the averaged model, which is the better one, and beside it that of the last round."""
-        averaged = loop.averaging.state
-        if averaged is None:
-            save_weights(loop.module, self.run_dir / "model.ckpt")
-            return
-        save_weights(loop.module, self.run_dir / "model_last.ckpt")
-        loop.engine.load(averaged)
-        save_weights(loop.module, self.run_dir / "model.ckpt")
-        loop.engine.load(loop.state)
 
     def _rejections(self) -> dict[str, Any]:
         """Return how many updates were thrown away, in total and of which clients."""
@@ -154,22 +169,28 @@ class RunRecorder(Remembers, Callback):
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
 
-    def _write_clients(self, loop: "FederatedLoop") -> None:
-        """Write one row for each client: its weight, its data, its mean conditions, and how it took part."""
-        num_rounds = max(1, loop.round_index)
-        totals = {name: self._clients[name].numpy() for name in ("expected_draws", "draws", "deliveries", "rejected")}
-        means = {name: self._clients[name].numpy() / num_rounds for name in _SUMS if name not in totals}
-        columns = {"client": range(len(loop.client_weights)), "size": loop.federation.sizes}
-        columns |= {"weight": loop.client_weights} | means | totals
+    def _client_table(self, num_rounds: int) -> bytes:
+        """Return one row for each client: its weight, its data, its mean conditions, and how it took part."""
+        known = {name: values.numpy() for name, values in self._clients.items()}
+        totals = {name: known[name] for name in ("expected_draws", "draws", "deliveries", "rejected")}
+        means = {name: known[name] / max(1, num_rounds) for name in _SUMS if name not in totals}
+        columns = {"client": range(len(known["weight"])), "size": known["size"], "weight": known["weight"]}
+        columns |= means | totals
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
-        write_durably(self.run_dir / "clients.csv", text.getvalue().encode())
+        return text.getvalue().encode()
 
     @override
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"seconds": self._elapsed()}
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        unknown = {"metrics": {"columns": list(COLUMNS), "digest": ""}}  # in earlier checkpoints
+        super().load_state_dict(unknown | state)
+        self._began = time.perf_counter()
 
 
 def summarise(rows: list[dict[str, float]], target_accuracy: float | None) -> dict[str, Any]:
@@ -206,18 +227,6 @@ def _to_target(rows: list[dict[str, float]], metric: str, target: float | None, 
     first: dict[str, float] = next(reached, {})
     costs = {"rounds": "round", "local_steps": "local_steps", "computation_time": "computation_time"}
     return {f"{prefix}{name}_to_target": first.get(column) for name, column in costs.items()}
-
-
-def installed_versions() -> dict[str, str]:
-    """Return the versions of Python and the packages that decide the numbers."""
-    return {"python": platform.python_version()} | {name: _installed(name) for name in _PACKAGES}
-
-
-def _installed(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def save_weights(module: Any, path: Path) -> None:

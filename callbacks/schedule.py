@@ -1,7 +1,5 @@
 """HeterogeneitySchedule: T and q of every client in every round."""
 
-import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +8,7 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.channels.radio import RayleighOutage
+from fl_lightning.callbacks.trace_file import NOT_A_TABLE, read_rows, whole
 from fl_lightning.callbacks.trainer import global_seed
 from fl_lightning.checking import one_of
 from fl_lightning.number_files import read_numbers
@@ -199,19 +198,17 @@ def _check_values(num_steps: Any, failure_rates: Any) -> None:
 
 def read_trace(path: Path) -> list[tuple[IntVector, Vector]]:
     """Return T and q of each round of a trace file."""
-    if not path.is_file():
-        raise FileNotFoundError(f"trace file {path} does not exist")
     try:
-        if path.suffix == ".json":
-            rows = json.loads(path.read_text())
-        else:
-            with path.open(newline="") as file:
-                rows = list(csv.DictReader(file))
         values = [
-            (int(row.get("round") or 1), int(row["client"]), int(row["num_steps"]), float(row["failure_rate"]))
-            for row in rows
+            (
+                whole("round", row.get("round") or 1),
+                whole("client", row["client"]),
+                whole("num_steps", row["num_steps"]),
+                float(row["failure_rate"]),
+            )
+            for row in read_rows(path)
         ]
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+    except NOT_A_TABLE as error:
         raise ValueError(
             f"trace file {path} is not a table with columns client, num_steps, failure_rate (and round): {error!r}"
         ) from None

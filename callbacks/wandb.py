@@ -28,7 +28,8 @@ Mode = Literal["auto", "online", "offline"]
 class WandbMetrics(Remembers, Callback):
     """Logs each round to W&B with ``step=round``; without an account it logs offline into the run's folder.
 
-    Charts can use the round, the local steps or the computation time as their x-axis.
+    Charts can use the round, the local steps or the computation time as their x-axis. ``WANDB_MODE=disabled`` switches
+    it off: nothing is logged or written then.
 
     Args:
         project: W&B project; ``WANDB_PROJECT`` or ``fl-lightning`` by default.
@@ -72,6 +73,9 @@ class WandbMetrics(Remembers, Callback):
             self._start()
 
     def _start(self) -> None:
+        if is_disabled():
+            rank_zero_info("W&B: switched off by the environment; nothing is logged to it.")
+            return
         offline = self.mode == "offline" or (self.mode == "auto" and not has_key())
         if offline and self.mode == "auto":
             rank_zero_info(
@@ -170,6 +174,11 @@ class WandbMetrics(Remembers, Callback):
         closing.join(_SECONDS_TO_FINISH)
         if closing.is_alive():
             _LOG.warning("W&B does not answer; `wandb sync %s/wandb/*run-*` uploads the run later", self.save_dir)
+
+
+def is_disabled() -> bool:
+    """Whether W&B is switched off by its own ``WANDB_MODE=disabled`` or ``WANDB_DISABLED``: it leaves no files."""
+    return os.environ.get("WANDB_MODE") == "disabled" or os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1")
 
 
 def has_key() -> bool:

@@ -3,47 +3,22 @@
 ``pytest -m slow tests/test_chaos.py`` kills the runs of each algorithm five times, over 100 times in all.
 """
 
-import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from chaos import ROUNDS, Server
 
 from fl_lightning.callbacks.checkpoint import checkpoints
 from fl_lightning.checkpointing.storage import read_checkpoint
 from fl_lightning.cli import configs
-from stored_runs import arguments, content_of
-
-ROOT = Path(__file__).resolve().parent.parent
-ROUNDS = 20
-
-
-class Server:
-    def __init__(self):
-        command = [sys.executable, str(ROOT / "tests" / "chaos_server.py")]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
-
-    def order(self, name, run_dir, rounds=None, seconds=0.0, resume="auto"):
-        """Train, and kill the process so many seconds after so many rounds, if that is given; return its exit code."""
-        command = [*arguments(name, run_dir, ROUNDS), "--resume", resume]
-        metrics = str(run_dir / "metrics.csv")
-        order = {"arguments": command, "metrics": metrics, "rounds": rounds, "seconds": seconds}
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+from stored_runs import content_of
 
 
 @pytest.fixture(scope="module")
 def server():
     server = Server()
     yield server
-    server.process.kill()
-    server.process.communicate()
+    server.close()
 
 
 def survive(server, name, folder, num_kills):

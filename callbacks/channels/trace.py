@@ -1,7 +1,5 @@
 """TraceChannel: deliveries as they were recorded."""
 
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.callbacks.trace_file import NOT_A_TABLE, read_rows, whole
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.parts import Channel
 from fl_lightning.types import IntVector, RoundPlan
@@ -48,24 +47,22 @@ class TraceChannel(Callback, Channel):
 
 def read_deliveries(path: Path) -> npt.NDArray[np.bool_]:
     """Return whether each upload of a trace file arrives, (rounds, M)."""
-    if not path.is_file():
-        raise FileNotFoundError(f"trace file {path} does not exist")
     try:
-        if path.suffix == ".json":
-            rows: list[dict[str, Any]] = json.loads(path.read_text())
-        else:
-            with path.open(newline="") as file:
-                rows = list(csv.DictReader(file))
+        rows = read_rows(path)
         values = {
-            (int(row["round"]), int(row["client"])): _ARRIVED[str(row["arrived"]).strip().lower()] for row in rows
+            (whole("round", row["round"]), whole("client", row["client"])): _ARRIVED[
+                str(row["arrived"]).strip().lower()
+            ]
+            for row in rows
         }
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+    except NOT_A_TABLE as error:
         raise ValueError(
             f"trace file {path} is not a table with columns client, round and arrived (1 or 0): {error!r}"
         ) from None
     num_rounds, num_clients = (max((key[part] for key in values), default=0) for part in (0, 1))
-    complete = len(rows) == len(values) == num_rounds * (num_clients + 1)  # compared first: a number may be huge
-    if not values or not complete or any(not (r >= 1 and m >= 0) for r, m in values):
+    first = all(index >= 1 and client >= 0 for index, client in values)
+    # Counted instead of listed: one row of round 30,000,000 must not take the memory of all the rounds before it.
+    if not values or not first or not len(rows) == len(values) == num_rounds * (num_clients + 1):
         raise ValueError(
             f"trace file {path} must have each client (from 0) once in each round (from 1), and nothing else"
         )

@@ -60,6 +60,15 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     write_durably(path, header.encode() + payload)
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a file begins as one that :func:`write_checkpoint` wrote."""
+    try:
+        with path.open("rb") as file:
+            return _HEADER.match(file.read(_HEADER_ROOM)) is not None
+    except OSError:
+        return False
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Return what :func:`write_checkpoint` wrote; nothing in the file is ever run as code.
 

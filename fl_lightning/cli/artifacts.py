@@ -12,8 +12,11 @@ from fl_lightning.report.tables import final_table
 
 def log_report(folder: Path, comparison: Comparison, project: str) -> None:
     """Log a report as a run of the group ``report``; offline if the runs were. What fails here fails nothing else."""
+    from fl_lightning.callbacks.wandb import is_disabled  # heavy: lightning
+
     try:
-        _log(folder, comparison, project)
+        if not is_disabled():
+            _log(folder, comparison, project)
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         print(f"fl-lightning: the report is not logged to W&B: {type(error).__name__}: {text}", file=sys.stderr)

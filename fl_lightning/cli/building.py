@@ -5,7 +5,7 @@ import io
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,17 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks import RoundCheckpoint, RoundProgress
-from fl_lightning.checkpointing.storage import write_durably
 from fl_lightning.cli.configs import ConfigError
 from fl_lightning.cli.defaults import with_defaults
 from fl_lightning.cli.loggers import LOGGERS, make_loggers, wanted_loggers
 from fl_lightning.cli.parsing import add_loop_arguments, parse_config
-from fl_lightning.cli.resuming import CHECKPOINTS, about, begin, forget, shared
+from fl_lightning.cli.rebuilding import rebuild
+from fl_lightning.cli.resuming import Beginning, about, begin, shared
+from fl_lightning.cli.run_folder import CHECKPOINTS, RunFolder
+from fl_lightning.cli.starting import launch
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts import DataSource
+from fl_lightning.protocols import Federation
 from fl_lightning.seeding import Purpose, client_seed
 
 _LOST_PROCESS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")  # in what the backends say
@@ -48,6 +51,7 @@ class Run:
     data: DataSource
     run_dir: Path
     config: str  # complete, as YAML
+    starting: bool = True  # whether there is nothing to save yet, so that a signal may end it at once
 
     def execute(self, resume: str = "never") -> Outcome:
         """Load the data, train, and leave the outputs in the run's folder.
@@ -56,22 +60,49 @@ class Run:
             resume: ``never``, ``auto`` or a checkpoint, see :func:`fl_lightning.cli.resuming.begin`.
         """
         fabric = self.loop.fabric
-        beginning = shared(fabric, lambda: begin(self.run_dir, self.config, resume))
-        if fabric.global_rank == 0:
-            for note in beginning.notes:
-                print(note, file=sys.stderr)
-        if beginning.finished:
-            return Outcome.KEPT
-        federation = self.data.load(self.loop.seed)
-        if fabric.global_rank == 0:
-            self.run_dir.mkdir(parents=True, exist_ok=True)
-            if beginning.checkpoint is None:
-                forget(self.run_dir)
-            write_durably(self.run_dir / "config.yaml", self.config.encode())
+        folder = RunFolder(self.run_dir)
+
+        def decide() -> Beginning:
+            folder.claim()
+            return begin(self.run_dir, self.config, resume)
+
         try:
-            self.loop.run(self.module, federation, beginning.checkpoint)
+            beginning = shared(fabric, decide)
+            if beginning.finished and fabric.global_rank == 0:
+                notes = rebuild(self, beginning.stored)
+                beginning = replace(beginning, notes=[*beginning.notes, *notes])
+            self._say(*beginning.notes)
+            if beginning.finished:
+                return Outcome.KEPT
+            federation = self.data.load(self.loop.seed)
+            self.starting = False
+            if fabric.global_rank == 0:
+                self._prepare(folder, beginning)
+            self._train(federation, beginning.checkpoint)
+        finally:
+            if folder.close() and resume == "never":
+                self._say(f"the earlier run in {self.run_dir} is kept")
+        return Outcome.FINISHED if self.loop.finished else Outcome.PAUSED
+
+    def _say(self, *lines: str) -> None:
+        if self.loop.fabric.global_rank == 0:
+            for line in lines:
+                print(line, file=sys.stderr)
+
+    def _prepare(self, folder: RunFolder, beginning: Beginning) -> None:
+        """Make the folder ready, and let checkpoints and folder tell of the same run."""
+        saver = next(callback for callback in self.loop.callbacks if isinstance(callback, RoundCheckpoint))
+        if beginning.stored is not None and "files" in beginning.stored:
+            saver.about["files"] = beginning.stored["files"]  # as they were when the run started
+        identity = {name: saver.about[name] for name in ("config_hash", "files", "versions")}
+        folder.prepare(self.config, identity, anew=beginning.checkpoint is None)
+        self.loop.callbacks.append(folder)
+
+    def _train(self, federation: Federation, checkpoint: dict[str, Any] | None) -> None:
+        try:
+            self.loop.run(self.module, federation, checkpoint)
         except RuntimeError as error:
-            if fabric.world_size > 1 and any(word in str(error) for word in _LOST_PROCESS):
+            if self.loop.fabric.world_size > 1 and any(word in str(error) for word in _LOST_PROCESS):
                 raise ConnectionError(
                     f"another training process ended unexpectedly in round {self.loop.round_index + 1}; "
                     "the last checkpoint is intact, the same command goes on from there"
@@ -81,7 +112,6 @@ class Run:
             for callback in self.loop.callbacks:
                 if isinstance(callback, RoundProgress):
                     callback.close()
-        return Outcome.FINISHED if self.loop.finished else Outcome.PAUSED
 
 
 def make_parser() -> ArgumentParser:
@@ -100,6 +130,9 @@ def make_parser() -> ArgumentParser:
         type=list[str] | str,
         default=["wandb"],
         help=f"{', '.join(LOGGERS)}, several separated by commas, or none.",
+    )
+    parser.add_argument(
+        "--start_timeout", type=float, default=300.0, help="Seconds to wait for other processes and nodes at the start."
     )
     parser.add_subclass_arguments(LightningModule, "model", required=True, help="Any LightningModule.")
     parser.add_argument("--data", type=DataSource, required=True, help="The data set and how clients share it.")
@@ -159,6 +192,6 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     callbacks.append(RoundCheckpoint(str(run_dir / CHECKPOINTS), about=about(config), **vars(settings.checkpoint)))
     loop_arguments = {**vars(objects.loop), "callbacks": callbacks}
     fabric = objects.fabric
-    fabric.launch()
+    launch(fabric, settings.start_timeout)
     loop = FederatedLoop(**loop_arguments, fabric=fabric, seed=settings.seed)
     return Run(loop=loop, module=objects.model, data=objects.data, run_dir=run_dir, config=config)

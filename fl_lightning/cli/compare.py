@@ -2,10 +2,8 @@
 
 import argparse
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fl_lightning.cli import configs, jobs
 from fl_lightning.cli.arguments import OneLineParser
@@ -53,11 +51,12 @@ def main(arguments: list[str]) -> int:
     folder, planned = _plan(options, overrides)
     num_jobs, threads = _shares(options.jobs, options.threads, len(planned))
     folder.mkdir(parents=True, exist_ok=True)
+    from fl_lightning.checkpointing.locking import FolderLock
     from fl_lightning.cli.pool import Pool
     from fl_lightning.cli.progress import ComparisonProgress
 
     project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
-    with _Lock(folder), ComparisonProgress(len(planned)) as progress:
+    with FolderLock(folder, "a comparison"), ComparisonProgress(len(planned)) as progress:
         progress.console.print(
             f"{len(planned)} runs in {folder}, {num_jobs} at a time with {threads} thread{'s' * (threads > 1)} each",
             highlight=False,
@@ -94,25 +93,3 @@ def _shares(num_jobs: int | None, threads: int | None, num_runs: int) -> tuple[i
             raise configs.ConfigError(f"{name} {value} must be at least 1")
     num_jobs = min(num_jobs or cores, num_runs)
     return num_jobs, threads or max(1, cores // num_jobs)
-
-
-class _Lock:
-    """Keeps a second comparison out of the folder; the system lets go of it even when the process is killed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / ".lock"
-
-    def __enter__(self) -> None:
-        self._file: Any = self.path.open("w")
-        if sys.platform == "win32":
-            return
-        import fcntl
-
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise configs.ConfigError(f"another comparison is running in {self.path.parent}") from None
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()

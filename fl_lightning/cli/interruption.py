@@ -4,16 +4,28 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
+    from fl_lightning.cli.building import Run
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NOTE = b"\nstopping after this round; press Ctrl-C again to stop at once\n"
+
+
+class Interrupted(BaseException):
+    """A signal came when there was nothing to save yet.
+
+    Args:
+        number: The signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
 
 
 @dataclass
@@ -29,16 +41,19 @@ class Interruption:
 
 
 @contextmanager
-def interruptible(loop: "FederatedLoop") -> Iterator[Interruption]:
-    """Let the first signal pause the loop after its round; a second Ctrl-C stops at once."""
+def interruptible(run: "Run") -> Iterator[Interruption]:
+    """Let the first signal pause the run after its round; a second Ctrl-C, or one before training, stops at once."""
     interruption = Interruption()
 
     def pause(number: int, frame: FrameType | None) -> None:
+        if run.starting:
+            raise Interrupted(number)
         if interruption.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         interruption.signal = number
-        loop.interrupted = True
-        os.write(2, _NOTE)  # print could be in the middle of a line of its own
+        run.loop.interrupted = True
+        with suppress(OSError):  # nobody reads it
+            os.write(2, _NOTE)  # print could be in the middle of a line of its own
 
     if threading.current_thread() is not threading.main_thread():
         yield interruption

@@ -5,6 +5,10 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
+from fl_lightning.cli.interruption import Interrupted
+from fl_lightning.cli.starting import watch_parent
+from fl_lightning.output import forgiving_output
+
 _COMMANDS = {
     "train": "train a federation:  fl-lightning train --config mnist_fedacs.yaml",
     "compare": "compare algorithms over seeds:  fl-lightning compare --config digits.yaml --algorithms all --seeds 0:3",
@@ -33,7 +37,12 @@ def _help() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return the exit code: 0, or 2 for something the user can mend."""
-    given = sys.argv[1:] if arguments is None else arguments
+    watch_parent()
+    with forgiving_output():
+        return _main(sys.argv[1:] if arguments is None else arguments)
+
+
+def _main(given: list[str]) -> int:
     if given and given[0] in ("-h", "--help"):
         print(_help())
         return 0
@@ -50,10 +59,10 @@ def _guarded(command: Callable[[], int]) -> int:
         return command()
     except KeyboardInterrupt:
         return 130
+    except Interrupted as interruption:
+        return interruption.exit_code
     except SystemExit as ending:  # of a parser that has shown its help
         return ending.code if isinstance(ending.code, int) else 0
-    except BrokenPipeError:
-        return 0
     except Exception as error:
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise

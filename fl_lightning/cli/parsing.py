@@ -15,10 +15,10 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from fl_lightning import protocols
 from fl_lightning.aggregators import Aggregator
+from fl_lightning.checkpointing.identity import flat
 from fl_lightning.cli import moved
 from fl_lightning.cli.allow_list import check_classes, class_paths, explained, limit_imports
 from fl_lightning.cli.configs import ConfigError
-from fl_lightning.cli.resuming import flat
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.number_files import KINDS
 from fl_lightning.parts import Channel, DataSource, Partition, Schedule, misfit

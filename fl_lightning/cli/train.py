@@ -1,7 +1,6 @@
 """``fl-lightning train``: from a configuration to a finished run."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from fl_lightning.cli import configs
@@ -85,13 +84,11 @@ def _run(building: Any, settings: Any, name: str, resume: str) -> int:
     from fl_lightning.cli.interruption import interruptible
     from fl_lightning.cli.resuming import folder_of
 
-    folder = folder_of(resume)
+    folder = folder_of(resume, settings.run_dir)
     if folder is not None:
-        if settings.run_dir is not None and Path(settings.run_dir).resolve() != folder.resolve():
-            raise configs.ConfigError(f"--resume {resume} goes on in {folder}: leave out --run_dir {settings.run_dir}")
         settings.run_dir = str(folder)
     run = building.build(settings, name)
-    with interruptible(run.loop) as interruption:
+    with interruptible(run) as interruption:
         outcome = run.execute(resume)
     if outcome is building.Outcome.PAUSED:
         same = "the same command" if resume != "never" else "the same command with --resume auto"
@@ -109,11 +106,14 @@ def _run(building: Any, settings: Any, name: str, resume: str) -> int:
 def _report(run_dir: Any) -> None:
     import json
 
-    summary = json.loads((run_dir / "summary.json").read_text())
-    shown = {
-        name: summary[name]
-        for name in ("final_accuracy", "best_accuracy", "rounds_to_target", "final_distance")
-        if summary.get(name) is not None
-    }
+    try:
+        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        shown = {
+            name: summary[name]
+            for name in ("final_accuracy", "best_accuracy", "rounds_to_target", "final_distance")
+            if isinstance(summary.get(name), int | float)
+        }
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return  # the results are complete, only their summary is not; that was said before
     text = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in shown.items())
     print(f"{run_dir}: {text}", file=sys.stdout)

@@ -8,7 +8,6 @@ parent is done or was killed, the worker ends at once: no run goes on without so
 import json
 import os
 import queue
-import shutil
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from fl_lightning.cli import configs
 from fl_lightning.cli.jobs import Job
+from fl_lightning.output import forgiving_output
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
@@ -59,15 +59,7 @@ def execute(job: Job, answers: TextIO) -> str:
     labels = {"data": job.data, "algorithm": job.algorithm}
     run = building.build(settings, f"{job.data}_{job.algorithm}", labels)
     run.loop.callbacks.insert(0, Ticker(answers))
-    _sweep(run.run_dir, job.overwrite)
     return run.execute("never" if job.overwrite else "auto").value
-
-
-def _sweep(run_dir: Path, overwrite: bool) -> None:
-    """Delete the logs of a run that starts anew: uploaded, they would stand beside the new ones."""
-    if overwrite or not any((run_dir / "checkpoints").glob("*.ckpt")):
-        for folder in ("wandb", "tensorboard"):
-            shutil.rmtree(run_dir / folder, ignore_errors=True)
 
 
 def serve(job: Job, answers: TextIO) -> None:
@@ -78,12 +70,14 @@ def serve(job: Job, answers: TextIO) -> None:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     try:
-        send(answers, event=execute(job, answers))
+        with forgiving_output():  # the log's disk may be full
+            event = execute(job, answers)
+        send(answers, event=event)
     except Exception as error:
         import traceback
 
-        traceback.print_exc()
-        sys.stderr.flush()
+        with forgiving_output():
+            traceback.print_exc()
         known = isinstance(error, (ValueError, OSError, ImportError))
         text = " ".join(str(error).split()) or type(error).__name__
         send(answers, event="failed", reason=text if known else f"{type(error).__name__}: {text}", known=known)

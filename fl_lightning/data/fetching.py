@@ -7,9 +7,12 @@ verified. A run that is killed leaves only that hidden folder, which the next fe
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +24,9 @@ from urllib.request import urlopen
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from typing_extensions import override
+
+from fl_lightning.output import forgiving
 
 try:
     import fcntl
@@ -30,6 +36,7 @@ except ImportError:  # Windows has no such locks: two processes that fetch at on
 Result = TypeVar("Result")
 _TIMEOUT = 10.0  # seconds without a byte
 _CHUNK = 1 << 20
+_SECONDS_BETWEEN_LOOKS = 0.1
 _STALLED = 120.0  # seconds without growth after which npm is given up
 
 
@@ -108,23 +115,57 @@ def progress(title: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]
         TaskProgressColumn(),
         DownloadColumn(),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=Console(file=forgiving(sys.stderr)),
     )
     with bar:
         yield bar, bar.add_task(title, total=total)
 
 
+class _Transfer(threading.Thread):
+    """Gets one file in a thread of its own.
+
+    A signal then acts at once, though the system calls in here can take seconds and some, such as the question to a
+    name server, cannot be interrupted.
+    """
+
+    def __init__(self, url: str, target: Path) -> None:
+        super().__init__(daemon=True)
+        self.url, self.target = url, target
+        self.total: int | None = None
+        self.num_bytes = 0
+        self.error: BaseException | None = None
+        self.abandoned = False
+
+    @override
+    def run(self) -> None:
+        try:
+            with urlopen(self.url, timeout=_TIMEOUT) as response, self.target.open("wb") as file:
+                length = response.headers.get("Content-Length")
+                self.total = int(length) if length else None
+                while not self.abandoned and (chunk := response.read(1 << 16)):
+                    self.num_bytes += file.write(chunk)
+                if not self.abandoned and self.total is not None and self.num_bytes < self.total:
+                    raise HTTPException(f"{self.num_bytes} of {self.total} bytes arrived")
+        except BaseException as error:
+            self.error = error
+
+
 def download(url: str, target: Path, md5: str) -> None:
     """Download into ``target`` and verify."""
+    transfer = _Transfer(url, target)
+    transfer.start()
     try:
-        with urlopen(url, timeout=_TIMEOUT) as response, target.open("wb") as file:
-            length = response.headers.get("Content-Length")
-            with progress(f"Downloading {target.name}", int(length) if length else None) as (bar, task):
-                while chunk := response.read(_CHUNK):
-                    file.write(chunk)
-                    bar.update(task, advance=len(chunk))
-    except (OSError, HTTPException) as error:  # URLError, timeouts and a full disk are all OSErrors
-        raise FetchError(f"download failed ({getattr(error, 'reason', error)})") from None
+        with progress(f"Downloading {target.name}", None) as (bar, task):
+            while transfer.is_alive():
+                transfer.join(_SECONDS_BETWEEN_LOOKS)
+                bar.update(task, completed=transfer.num_bytes, total=transfer.total)
+    finally:
+        transfer.abandoned = True
+    error = transfer.error
+    if isinstance(error, (OSError, HTTPException)):  # URLError, timeouts and a full disk are all OSErrors
+        raise FetchError(f"download failed ({getattr(error, 'reason', error)})")
+    if error is not None:
+        raise error
     try:
         verify(target, "md5", md5)
     except ValueError:
@@ -148,16 +189,28 @@ def npm_pack(package: NpmPackage, folder: Path) -> Path:
     ]
     command += ["--ignore-scripts", "--silent", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
     with subprocess.Popen(
-        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # a group of its own, so that what npm starts ends with it
     ) as process:
         try:
             _watch(process, cache, package)
         finally:
-            process.kill()
+            _end_group(process)
     packed = folder / package.file_name
     if process.returncode != 0 or not packed.is_file():
         raise FetchError(f"npm pack {package.name}@{package.version} failed (exit code {process.returncode})")
     return packed
+
+
+def _end_group(process: "subprocess.Popen[bytes]") -> None:
+    if hasattr(os, "killpg"):
+        with suppress(OSError):  # it has ended already
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 def _watch(process: "subprocess.Popen[bytes]", cache: Path, package: NpmPackage) -> None:
@@ -165,7 +218,7 @@ def _watch(process: "subprocess.Popen[bytes]", cache: Path, package: NpmPackage)
     size, changed = 0, time.monotonic()
     with progress(f"Fetching {package.name}", package.num_bytes) as (bar, task):
         while process.poll() is None:
-            time.sleep(0.1)
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
             now = _num_bytes(cache)
             if now != size:
                 size, changed = now, time.monotonic()

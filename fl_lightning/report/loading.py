@@ -80,12 +80,17 @@ def find(paths: Iterable[Path]) -> tuple[list[Path], list[Problem]]:
             problems.append(Problem(path, "there is no such folder"))
             continue
         files = [file for name in FILES for file in path.rglob(name)]
-        found = sorted({file.parent for file in files if "wandb" not in file.relative_to(path).parts})
+        found = sorted({file.parent for file in files if not _is_passed_over(file.relative_to(path).parent)})
         found = [folder for folder in found if _looks_like_a_run(folder)]
         if not found:
             problems.append(Problem(path, "it holds no run (no config.yaml with a metrics.csv or summary.json)"))
         folders += [folder for folder in found if folder not in folders]
     return folders, problems
+
+
+def _is_passed_over(folder: Path) -> bool:
+    """Whether a folder holds what W&B keeps, or something hidden, such as a run that is being replaced."""
+    return any(part == "wandb" or part.startswith(".") for part in folder.parts)
 
 
 def _looks_like_a_run(folder: Path) -> bool:
@@ -94,8 +99,11 @@ def _looks_like_a_run(folder: Path) -> bool:
 
 def read_table(path: Path) -> dict[str, Vector]:
     """Return the columns of a CSV file of numbers."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+    except csv.Error as error:  # a cell of over 131,072 characters, for one
+        raise ValueError(f"{path.name} is no table: {error}") from None
     if len(rows) < 2:
         raise ValueError(f"{path.name} has no rows")
     width = len(rows[0])

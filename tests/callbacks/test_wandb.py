@@ -49,3 +49,12 @@ def test_an_offline_run_has_every_round(tmp_path, monkeypatch):
 def test_a_wrong_mode_is_refused():
     with pytest.raises(ValueError, match="mode='loud'"):
         WandbMetrics(mode="loud")
+
+
+@pytest.mark.parametrize(("name", "value"), [("WANDB_MODE", "disabled"), ("WANDB_DISABLED", "true")])
+@pytest.mark.parametrize("mode", ["auto", "offline"])
+def test_switched_off_it_leaves_no_files(name, value, mode, tmp_path, monkeypatch):
+    monkeypatch.setenv(name, value)
+    loop = small_loop(rounds=1, callbacks=[WandbMetrics(save_dir=str(tmp_path), mode=mode)])
+    loop.run(linear_module(), gaussian_federation())
+    assert list(tmp_path.iterdir()) == []

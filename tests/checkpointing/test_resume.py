@@ -70,10 +70,11 @@ def broken(name, run_dir, deaths, *more):
 
 @pytest.mark.parametrize("algorithm", configs.names("algorithms"))
 def test_every_algorithm_resumes_exactly(algorithm, tmp_path):
-    """The folder of a finished run, without its later checkpoints, is what a run killed in the last round leaves."""
+    """The folder of a finished run, without its summary and later checkpoints, is that of a killed run."""
     name = f"digits_{algorithm}"
     expected = unbroken(name, tmp_path / "a", "--checkpoint.keep=9")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "summary.json").unlink()
     for number, path in checkpoints(tmp_path / "b" / "checkpoints"):
         if number > 2:
             path.unlink()
@@ -191,6 +192,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_is_used(damage, t
 
 def test_without_a_sound_checkpoint_one_line_says_so(tmp_path, capsys):
     assert main(["train", *arguments("toy_fedavg", tmp_path, 3)]) == 0
+    (tmp_path / "summary.json").unlink()
     for _, path in checkpoints(tmp_path / "checkpoints"):
         path.write_bytes(path.read_bytes()[:-1])
     capsys.readouterr()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fl_lightning.checkpointing.locking import FolderLock
 from fl_lightning.cli import compare, configs, jobs
 from fl_lightning.cli.main import main
 
@@ -260,9 +261,10 @@ def test_what_the_user_can_mend_is_one_line(arguments, words, capsys, tmp_path, 
     assert words in line
 
 
-def test_a_second_comparison_is_kept_out_of_the_folder(tmp_path):
-    with compare._Lock(tmp_path), pytest.raises(configs.ConfigError, match="another comparison is running"):
-        compare._Lock(tmp_path).__enter__()
+def test_a_second_comparison_is_kept_out_of_the_folder(tmp_path, capsys):
+    with FolderLock(tmp_path, "a comparison"):
+        assert main(["compare", "--algorithms", "fedacs", "--out", str(tmp_path)]) == 2
+    assert f"in use by a comparison of process {os.getpid()} on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["compare", "report", "dashboard"])

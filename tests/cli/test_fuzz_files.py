@@ -88,6 +88,7 @@ def spots(tree, path=()):
 def test_checkpoints_with_other_content_are_refused(amount, stored):
     """The checksum is right, but somebody wrote something else."""
     original = read_checkpoint(stored) | {"finished": False}
+    (stored.parent.parent / "summary.json").unlink()
     (stored.parent.parent / "metrics.csv").rename(stored.parent / "metrics.csv")
     command = ["train", *arguments("toy_fedvarp", stored.parent.parent, 1)]
 
@@ -101,6 +102,7 @@ def test_checkpoints_with_other_content_are_refused(amount, stored):
         else:
             owner[spot[-1]] = value
         write_checkpoint(stored, content)
+        (stored.parent.parent / "summary.json").unlink(missing_ok=True)
         (stored.parent.parent / "metrics.csv").write_bytes((stored.parent / "metrics.csv").read_bytes())
         tried(command)
 

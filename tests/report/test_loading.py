@@ -59,6 +59,8 @@ def test_whole_runs_are_read_with_their_labels(tmp_path):
         (lambda folder: (folder / "metrics.csv").write_text(""), "metrics.csv has no rows"),
         (lambda folder: (folder / "metrics.csv").write_bytes(b"\xff\xfe\x00"), "utf-8"),
         (lambda folder: (folder / "metrics.csv").write_text("round\nx\n"), "no number"),
+        (lambda folder: (folder / "metrics.csv").write_text("round\n" + "1" * 200_000 + "\n"), "field limit"),
+        (lambda folder: (folder / "clients.csv").write_text("client\n" + "1" * 200_000 + "\n"), "field limit"),
         (lambda folder: drop_a_round(folder / "metrics.csv"), "each round once"),
         (lambda folder: drop_last_round(folder / "metrics.csv"), "tells of 30 rounds, metrics.csv has 29"),
         (lambda folder: swap_seed(folder / "summary.json"), "is of seed 9"),
@@ -105,6 +107,14 @@ def test_missing_folders_foreign_data_and_copies_are_named(tmp_path):
     assert "holds no run" in found["empty"]
     assert "is not that of the other runs (made)" in found["seed_0"]
     assert "same run as" in found["copy"]
+
+
+def test_a_run_that_is_being_replaced_is_passed_over(tmp_path):
+    make_comparison(tmp_path, 1, 1)
+    folder = tmp_path / "fedacs" / "seed_0"
+    shutil.copytree(folder, folder / ".replaced")
+    runs, problems = loading.load_all([tmp_path])
+    assert ([run.folder for run in runs], problems) == ([folder], [])
 
 
 def test_the_same_folder_given_twice_is_read_once(tmp_path):

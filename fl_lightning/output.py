@@ -1,0 +1,101 @@
+"""Standard output and standard error that never end a run: what cannot be shown is dropped."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
+
+
+class ForgivingStream:
+    """A text stream whose reader may go away, whose disk may be full and whose encoding may lack a character.
+
+    After the first failure nothing more is written, and where the stream is the process's own standard output or
+    error it is led to nowhere, so that Python's last flush cannot fail either.
+
+    Args:
+        stream: Where the text goes; None stands for a stream that was closed before the program started.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be written; characters that the stream does not know are escaped."""
+        if self._stream is None:
+            return len(text)
+        try:
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                self._stream.write(text.encode(self.encoding, "backslashreplace").decode(self.encoding))
+        except (OSError, ValueError):
+            self._give_up()
+        return len(text)
+
+    def flush(self) -> None:
+        """Pass on what is waiting."""
+        if self._stream is not None:
+            try:
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._give_up()
+
+    def isatty(self) -> bool:
+        """Whether a person may be looking."""
+        try:
+            return self._stream is not None and self._stream.isatty()
+        except (OSError, ValueError):
+            return False
+
+    def fileno(self) -> int:
+        """Return the number of the open file, for those who write to it directly."""
+        if self._stream is None:
+            raise OSError("the stream is closed")
+        return self._stream.fileno()
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of the stream."""
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def _give_up(self) -> None:
+        stream, self._stream = self._stream, None
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            number = stream.fileno() if stream is not None else -1
+            if number in (1, 2):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def forgiving(stream: TextIO | None) -> TextIO:
+    """Return a stream to which writing never fails."""
+    return stream if isinstance(stream, ForgivingStream) else cast(TextIO, ForgivingStream(stream))
+
+
+@contextlib.contextmanager
+def forgiving_output() -> Iterator[None]:
+    """Make sure, while a command runs, that no ``print``, progress bar or log line can end it."""
+    _open_standard_files()
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = forgiving(sys.stdout), forgiving(sys.stderr)
+    during = sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        for stream in during:
+            stream.flush()
+        sys.stdout, sys.stderr = before
+
+
+def _open_standard_files() -> None:
+    """Occupy closed standard files: the next file to be opened would get their number, and what is printed."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:  # noqa: PERF203
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
