@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fl_lightning.checkpointing.module_hooks import load_module_state, module_state
 from fl_lightning.types import ModelState
 
 _PARTS = ("schedule", "sampling", "channel", "solver", "aggregator", "averaging", "calibration", "engine")
@@ -16,8 +17,10 @@ def snapshot(loop: Any) -> dict[str, Any]:
     """Return the state of a loop and all its parts, as tensors, numbers, strings and containers of them.
 
     Random streams need no state, because each is a function of (seed, purpose, round, client); only what a module draws
-    outside of local training depends on torch's own stream.
+    outside of local training and evaluation depends on torch's own stream. What a module keeps outside its parameters
+    and buffers is saved by its ``on_save_checkpoint``.
     """
+    own = module_state(loop.module, loop.round_index)
     return {
         "round": loop.round_index,
         "seed": loop.seed,
@@ -26,6 +29,7 @@ def snapshot(loop: Any) -> dict[str, Any]:
         "counters": _counters(loop.module),
         "random": torch.get_rng_state(),
         "parts": {name: part.state_dict() for name, part in _parts(loop) if hasattr(part, "state_dict")},
+        **({} if own is None else {"module": own}),
     }
 
 
@@ -56,6 +60,8 @@ def _restore(loop: Any, state: dict[str, Any]) -> None:
     for name, part in _parts(loop):
         if name in state["parts"]:
             part.load_state_dict(state["parts"][name])
+    loop.engine.load(loop.state)
+    load_module_state(loop.module, loop.round_index, state.get("module"))
 
 
 def _parts(loop: Any) -> Iterator[tuple[str, Any]]:

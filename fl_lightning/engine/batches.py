@@ -8,6 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.engine.cpu.layout import as_it_is
+from fl_lightning.engine.errors import ClientError, describe, when
 from fl_lightning.protocols import Federation
 from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector
@@ -101,11 +102,30 @@ class ClientBatches:
         """Yield the batches of a client's local steps."""
         size = int(self.sizes[client])
         for indices in batch_indices(self.seed, round_index, client, size, self.batch_size, num_steps):
-            yield self.layout(self._to_device(self.federation.batch(client, indices)))
+            yield self.layout(self._to_device(self.fetch(client, round_index, indices)))
+
+    def fetch(self, client: int, round_index: int, indices: IntVector) -> Any:
+        """Return some examples of a client.
+
+        Raises:
+            ClientError: If the data fails, whatever it raises.
+        """
+        try:
+            return self.federation.batch(client, indices)
+        except Exception as error:
+            shown = ", ".join(map(str, indices[:8].tolist())) + (", ..." if len(indices) > 8 else "")
+            text = describe(error, f"the data (examples {shown})")
+            raise ClientError(f"{when(round_index)}, client {client}: {text}") from error
+
+    @property
+    def sample_client(self) -> int:
+        """The first client with as many examples as a sample takes, or with most of them."""
+        return int(np.argmax(np.minimum(self.sizes, _SAMPLE)))
 
     def sample(self) -> Any:
-        """Return a few examples of the first client, to try a module on."""
-        return self._to_device(self.federation.batch(0, np.arange(min(_SAMPLE, int(self.sizes[0])))))
+        """Return a few examples of one client, to try a module on."""
+        client = self.sample_client
+        return self._to_device(self.fetch(client, 0, np.arange(min(_SAMPLE, int(self.sizes[client])))))
 
     def rows(self, clients: IntVector, round_index: int, num_steps: int) -> torch.Tensor:
         """Return which examples of the whole training data each client takes in each step, (T, n, B)."""

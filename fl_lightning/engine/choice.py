@@ -2,20 +2,21 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.cpu.layout import as_it_is, channels_last, has_images, plain_dropout
-from fl_lightning.engine.evaluation import batch_length, silent_logs
+from fl_lightning.engine.evaluation import silent_logs
 from fl_lightning.engine.flat import FlatModel
+from fl_lightning.engine.inspection import Inspection, inspect_training
 from fl_lightning.engine.stacked import StackTrainer
+from fl_lightning.engine.streams import kept_streams, seed_streams
 
 Mode = Literal["auto", "stacked", "threads", "sequential", "reference"]
 
@@ -31,23 +32,14 @@ class Choice:
 
     mode: str
     reason: str
-    random: bool = True  # whether the module draws random numbers while training
-
-
-@dataclass(frozen=True)
-class _Inspection:
-    """What one local step of a module does besides computing a loss."""
-
-    operations: int
-    random: bool
-    changes_itself: bool  # attributes other than parameters and buffers
-    changes_buffers: bool
+    random: bool = True  # whether the streams are seeded for each client; never where clients train at the same time
+    warning: str = ""  # what is not exact, and why
 
 
 def choose(
     mode: str, trainer: ClientTrainer, make_stack: Callable[[FlatModel], StackTrainer], num_draws: int | None = None
 ) -> Choice:
-    """Return how to train, after trying one step on a copy of the module.
+    """Return how to train, after trying a few steps on a copy of the module.
 
     Args:
         mode: What the user asked for.
@@ -55,54 +47,96 @@ def choose(
         make_stack: Makes the trainer of stacks for a copy of the model.
         num_draws: How many clients a round draws, where that is known.
     """
+    original = trainer.model.module
+    try:
+        module = copy.deepcopy(original)
+    except Exception as error:
+        reason = f"the module cannot be copied ({type(error).__name__}: {error})"
+        return replace(_one_by_one(mode, reason), warning=_warning(original, f"something unknown, because {reason}"))
+    copied = ClientTrainer(FlatModel(module), trainer.solver, trainer.batches, trainer.autocast)
+    with silent_logs(module):
+        module.train()
+        found = inspect_training(copied)
+        warning = _warning(original, found.module_state) + _data_warning(found.data_state)
+        why_alone = _why_one_by_one(found)
+        if why_alone or mode in ("reference", "sequential"):
+            return replace(_one_by_one(mode, why_alone or "asked for"), warning=warning)
+        return _side_by_side(mode, copied, make_stack, found, num_draws)
+
+
+def _side_by_side(
+    mode: str,
+    trainer: ClientTrainer,
+    make_stack: Callable[[FlatModel], StackTrainer],
+    found: Inspection,
+    num_draws: int | None,
+) -> Choice:
+    """Return how to train clients that have nothing to do with each other."""
+    if mode == "threads":
+        return Choice(mode, "asked for", random=False)
+    obstacle = None
+    many = num_draws is None or num_draws >= _STACK_FROM
+    if mode == "stacked" or (found.operations < _STACK_BELOW and many):
+        obstacle = _obstacle_to_stacking(trainer, make_stack, found)
+        if obstacle is None:
+            return Choice("stacked", f"{found.operations:.2g} operations a step", random=False)
+        if mode == "stacked":
+            raise _impossible(mode, obstacle)
+    on_cpu = trainer.model.weights.device.type == "cpu"
+    side_by_side = on_cpu and found.operations < _THREADS_BELOW and torch.get_num_threads() > 1
+    reason = f"{found.operations:.2g} operations a step" + (f"; not stacked: {obstacle}" if obstacle else "")
+    return Choice("threads" if side_by_side else "sequential", reason, random=not side_by_side)
+
+
+def _one_by_one(mode: str, reason: str) -> Choice:
     if mode in ("reference", "sequential"):
         return Choice(mode, "asked for")
-    try:
-        module = copy.deepcopy(trainer.model.module)
-    except Exception as error:
-        return _refused(mode, f"the module cannot be copied ({type(error).__name__}: {error})", random=True)
-    model = FlatModel(module)
-    copied = ClientTrainer(model, trainer.solver, trainer.batches, trainer.autocast)
-    with torch.random.fork_rng(devices=[]), silent_logs(module):
-        module.train()
-        found = _inspect(copied)
-        if found.random or found.changes_itself:
-            what = "draws random numbers" if found.random else "changes its own attributes"
-            return _refused(mode, f"training_step {what}, so clients are trained one after another", found.random)
-        if mode == "threads":
-            return Choice(mode, "asked for", random=False)
-        on_cpu = model.weights.device.type == "cpu"
-        obstacle = None
-        many = num_draws is None or num_draws >= _STACK_FROM
-        if mode == "stacked" or (found.operations < _STACK_BELOW and many):
-            obstacle = _obstacle_to_stacking(copied, make_stack, found)
-            if obstacle is None:
-                return Choice("stacked", f"{found.operations:.2g} operations a step", random=False)
-            if mode == "stacked":
-                return _refused(mode, obstacle, random=False)
-        side_by_side = on_cpu and found.operations < _THREADS_BELOW and torch.get_num_threads() > 1
-        reason = f"{found.operations:.2g} operations a step" + (f"; not stacked: {obstacle}" if obstacle else "")
-        return Choice("threads" if side_by_side else "sequential", reason, random=False)
-
-
-def _refused(mode: str, reason: str, random: bool) -> Choice:
     if mode != "auto":
-        raise ValueError(f"engine mode {mode!r} is impossible here: {reason}; use mode='auto' or 'sequential'")
-    return Choice("sequential", reason, random)
+        raise _impossible(mode, reason)
+    return Choice("sequential", reason)
 
 
-def _inspect(trainer: ClientTrainer) -> _Inspection:
-    state, module = trainer.model.state(), trainer.model.module
-    before = _attributes(module)
-    batch = trainer.batches.sample()
-    random_state = torch.get_rng_state()
-    with FlopCounterMode(display=False) as counter:
-        trainer.backward(batch, 0)
-    return _Inspection(
-        operations=counter.get_total_flops() * int(np.median(trainer.batches.lengths)) // max(1, batch_length(batch)),
-        random=not torch.equal(random_state, torch.get_rng_state()),
-        changes_itself=before != _attributes(module),
-        changes_buffers=not torch.equal(state.buffers, trainer.model.buffers),
+def _impossible(mode: str, reason: str) -> ValueError:
+    return ValueError(f"engine mode {mode!r} is impossible here: {reason}; use mode='auto' or 'sequential'")
+
+
+def _why_one_by_one(found: Inspection) -> str:
+    """Return why clients cannot be trained at the same time, or nothing: the streams they share have one order."""
+    reasons = (
+        (found.module_draws, "training_step draws random numbers"),
+        (found.data_draws, "the data draws random numbers"),
+        (bool(found.module_state), f"training_step changes its own attributes ({found.module_state})"),
+        (bool(found.data_state), f"{found.data_state} gives other values each time"),
+        (found.counts_metrics, "training_step updates a metric"),
+    )
+    what = next((text for applies, text in reasons if applies), "")
+    return f"{what}, so clients are trained one after another" if what else ""
+
+
+def _warning(module: LightningModule, state: str) -> str:
+    if not state:
+        return ""
+    name = type(module).__name__
+    saves = type(module).on_save_checkpoint is not LightningModule.on_save_checkpoint
+    what = (
+        f"several processes are not exact, and resume only as far as {name}.on_save_checkpoint saves it"
+        if saves
+        else "resume and several processes are not exact; keep it in a buffer (register_buffer) if it is a tensor, or "
+        "save it in on_save_checkpoint and on_load_checkpoint"
+    )
+    return (
+        f"{name} keeps state outside its parameters and buffers ({state}): clients are trained one after another, each "
+        f"finds what those before it left, and {what}."
+    )
+
+
+def _data_warning(state: str) -> str:
+    if not state:
+        return ""
+    return (
+        f"{state.capitalize()} gives other values for the same examples under the same seed, as from a generator of "
+        "its own: repeat, resume and several processes are not exact; draw from torch, numpy.random or random, "
+        "which are seeded for each client and round."
     )
 
 
@@ -117,8 +151,9 @@ def layout_is_harmless(trainer: ClientTrainer) -> bool:
         model.module.train()
         found = []
         for arranged in (as_it_is, channels_last):
-            with torch.random.fork_rng(devices=[]), silent_logs(model.module), plain_dropout(model.module):
-                torch.manual_seed(0)
+            device = model.weights.device
+            with kept_streams(device), silent_logs(model.module), plain_dropout(model.module):
+                seed_streams(0, device)
                 copied.backward(arranged(batch), 0)
                 found.append(model.gradient.clone())
     except Exception:  # a view of what is no longer contiguous, for example
@@ -126,22 +161,8 @@ def layout_is_harmless(trainer: ClientTrainer) -> bool:
     return bool(torch.linalg.vector_norm(found[0] - found[1]) <= 1e-3 * torch.linalg.vector_norm(found[0]))
 
 
-def _attributes(module: LightningModule) -> list[Any]:
-    """Return what a module remembers outside its parameters and buffers, as far as it can be compared."""
-    found: list[Any] = []
-    for part in module.modules():
-        for name, value in vars(part).items():
-            if isinstance(value, (bool, int, float, str)):
-                found.append((name, value))
-            elif isinstance(value, (list, dict, set)):
-                found.append((name, len(value)))
-            elif isinstance(value, torch.Tensor):
-                found.append((name, value.detach().double().sum().item()))
-    return found
-
-
 def _obstacle_to_stacking(
-    trainer: ClientTrainer, make_stack: Callable[[FlatModel], StackTrainer], found: _Inspection
+    trainer: ClientTrainer, make_stack: Callable[[FlatModel], StackTrainer], found: Inspection
 ) -> str | None:
     """Return why clients cannot be stacked, or nothing: the stack must give the gradients of single clients."""
     if not trainer.solver.stackable:

@@ -8,7 +8,8 @@ import torch
 
 from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.flat import FlatModel
-from fl_lightning.engine.loss import training_loss
+from fl_lightning.engine.loss import differentiable_loss, training_loss
+from fl_lightning.engine.streams import seed_streams
 from fl_lightning.protocols import LocalWork
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import Solver
@@ -23,7 +24,7 @@ class ClientTrainer:
         solver: Makes the steps.
         batches: The clients' data.
         autocast: Fabric's context of the chosen precision.
-        seeded: Whether to seed torch for each client, for modules that draw random numbers.
+        seeded: Whether to seed torch, numpy and Python for each client, for modules and data that draw random numbers.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ClientTrainer:
         model.load(start, state.buffers)
         steps = self.solver.begin(model.weights, model.gradient, model.parameters, work.learning_rate)
         self._seed(client, work.round_index)
-        total = model.weights.new_zeros(())
+        total = torch.zeros((), dtype=_precise(model.weights.dtype), device=model.weights.device)
         step_along = getattr(steps, "step_along", None) if shift is None else None
         for index, batch in enumerate(self.batches.of_client(client, work.round_index, num_steps)):
             loss, gradients = self._differentiate(batch, index)
@@ -61,7 +62,7 @@ class ClientTrainer:
                     model.gradient.add_(shift)
                 steps.step()
         torch.sub(start, model.weights, out=delta).div_(work.learning_rate)
-        buffers.copy_(model.buffers)
+        buffers.copy_(model.gather())
         return float(total) / num_steps
 
     def gradient(self, client: int, state: ModelState, round_index: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,16 +75,14 @@ class ClientTrainer:
 
     def loss(self, client: int, round_index: int) -> float:
         """Return the loss of the model as it stands on the client's first batch, without a gradient."""
+        self._seed(client, round_index)
         (batch,) = self.batches.of_client(client, round_index, 1)
         with torch.no_grad(), self.autocast():
             return float(training_loss(self.model.module, batch, 0))
 
     def _seed(self, client: int, round_index: int) -> None:
         if self.seeded:
-            seed = client_seed(self.batches.seed, Purpose.MODULE, round_index, client)
-            # Where no device is at work, torch.manual_seed formats a stack trace for later: longer than a small step.
-            seed_torch = torch.default_generator.manual_seed if self.model.weights.is_cpu else torch.manual_seed
-            seed_torch(seed)
+            seed_streams(client_seed(self.batches.seed, Purpose.MODULE, round_index, client), self.model.weights.device)
 
     def backward(self, batch: Any, index: int) -> torch.Tensor:
         """Leave the gradient of a batch in the gradient buffer and return the loss."""
@@ -101,5 +100,10 @@ class ClientTrainer:
 
     def _differentiate(self, batch: Any, index: int) -> tuple[torch.Tensor, tuple[torch.Tensor | None, ...]]:
         with self.autocast():
-            loss = training_loss(self.model.module, batch, index)
+            loss = differentiable_loss(self.model.module, batch, index)
         return loss.detach(), torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
+
+
+def _precise(dtype: torch.dtype) -> torch.dtype:
+    """Return a type in which losses can be added up: weights may have half precision."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

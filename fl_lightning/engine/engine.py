@@ -1,8 +1,10 @@
 """The engine: trains the clients of a cohort, answers a sampler's questions, evaluates the global model."""
 
 import copy
+import logging
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import cast, get_args
 
 import torch
@@ -20,10 +22,14 @@ from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.one_by_one import OneByOne
 from fl_lightning.engine.processes import AmongProcesses
 from fl_lightning.engine.stacked import Stacked, StackTrainer
+from fl_lightning.engine.streams import kept_streams, positions, seed_streams
 from fl_lightning.engine.threads import SideBySide, num_side_by_side
 from fl_lightning.protocols import Federation, LocalWork, Trains
+from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import Solver
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
+
+_LOG = logging.getLogger("fl_lightning")
 
 
 class Engine:
@@ -84,6 +90,9 @@ class Engine:
         if self.cpu_tuning and layout_is_harmless(self._trainer(self.model, seeded=True)):
             self.batches.layout = channels_last
         self.choice = choose(self.mode, self._trainer(self.model, seeded=True), self._stack_trainer, num_draws)
+        if self.choice.warning and fabric.global_rank == 0:
+            _LOG.warning(self.choice.warning)
+        self._round, self._evaluation_draws = 0, True
         if self.compile:
             self.module.compile()
         way = self._way()
@@ -119,6 +128,7 @@ class Engine:
 
     def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
         """Train each client from the global state and return what they send back."""
+        self._round = work.round_index
         return self._way_of_training.train(state, clients, work)
 
     def losses(self, state: ModelState, clients: IntVector, round_index: int) -> Vector:
@@ -132,8 +142,22 @@ class Engine:
     def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
         """Return the metrics of the global model on the test data, and its accuracy per class."""
         self.load(state)
-        with self.fabric.autocast(), tuned(self.module, random=False) if self.cpu_tuning else nullcontext():
+        tuning = tuned(self.module, random=False) if self.cpu_tuning else nullcontext()
+        with self._own_streams(), self.fabric.autocast(), tuning:
             return evaluate(self.module, self.batches.test(self.test_batch_size))
+
+    @contextmanager
+    def _own_streams(self) -> Iterator[None]:
+        """Let the evaluation of a round draw from streams of its own, unless the first one has drawn nothing."""
+        if not self._evaluation_draws:
+            yield
+            return
+        device, nobody = self.model.weights.device, len(self.batches.sizes)  # the number after the last client's
+        with kept_streams(device):
+            seed_streams(client_seed(self.batches.seed, Purpose.MODULE, self._round, nobody), device)
+            before = positions(device)
+            yield
+            self._evaluation_draws = before != positions(device)
 
     def load(self, state: ModelState) -> None:
         """Put a state into the module."""

@@ -10,6 +10,7 @@ from lightning.pytorch import LightningModule
 from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
 
+from fl_lightning.engine.loss import run_step
 from fl_lightning.types import Vector
 
 
@@ -86,10 +87,12 @@ def evaluate(module: LightningModule, batches: Iterator[Any]) -> tuple[dict[str,
     step = getattr(module, name)
     was_training = module.training
     module.eval()
-    with torch.inference_mode(), collected_logs(module) as collector:
+    # What TorchScript compiles under inference mode, it uses for training as well, and that fails.
+    scripted = any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
+    with torch.no_grad() if scripted else torch.inference_mode(), collected_logs(module) as collector:
         for index, batch in enumerate(batches):
             collector.batch_size = batch_length(batch)
-            output = step(batch, index)
+            output = run_step(step, batch, index)
             if isinstance(output, torch.Tensor) and "test_loss" not in collector._sums:
                 collector.log("test_loss", output)
         metrics = collector.compute()

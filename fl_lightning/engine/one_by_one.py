@@ -9,6 +9,7 @@ import torch
 from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.cpu import tuned
 from fl_lightning.engine.evaluation import silent_logs
+from fl_lightning.engine.streams import kept_streams
 from fl_lightning.engine.tasks import AskingGradient, AskingLoss, Training, empty_updates
 from fl_lightning.protocols import LocalWork
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
@@ -58,8 +59,13 @@ class OneByOne:
 
     @contextmanager
     def prepared(self, training: bool) -> Iterator[None]:
-        """Have all modules in the wanted mode, arranged for the processor, and with their logs dropped."""
+        """Have all modules in the wanted mode, arranged for the processor, and with their logs dropped.
+
+        What is seeded for clients leaves no trace in the streams that others draw from.
+        """
         with ExitStack() as stack:
+            if any(trainer.seeded for trainer in self.trainers):
+                stack.enter_context(kept_streams(self.trainers[0].model.weights.device))
             for trainer in self.trainers:
                 module = trainer.model.module
                 stack.enter_context(silent_logs(module))

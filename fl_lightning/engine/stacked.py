@@ -14,7 +14,7 @@ from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.loss import training_loss
-from fl_lightning.engine.tasks import empty_updates
+from fl_lightning.engine.tasks import Training, empty_updates
 from fl_lightning.engine.threads import SideBySide
 from fl_lightning.protocols import LocalWork
 from fl_lightning.solvers import Solver
@@ -125,7 +125,12 @@ class _TrainingStack:
 
     def __call__(self, trainer: ClientTrainer, number: int) -> None:
         rows, out = self.stacks[number], self.updates
-        deltas, out.losses[rows] = self.stack_trainers[trainer].train(out.clients[rows], self.state, self.work)
+        try:
+            deltas, out.losses[rows] = self.stack_trainers[trainer].train(out.clients[rows], self.state, self.work)
+        except Exception:
+            for row in rows.tolist():  # one by one, to find out whose data it was
+                Training(self.state, self.work, out)(trainer, row)
+            raise
         out.deltas[torch.from_numpy(rows)] = deltas
 
 

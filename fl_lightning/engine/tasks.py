@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from fl_lightning.engine.client import ClientTrainer
+from fl_lightning.engine.errors import naming_client
 from fl_lightning.protocols import LocalWork
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
@@ -22,7 +23,8 @@ class Training:
         """Do it."""
         out = self.updates
         client = int(out.clients[row])
-        out.losses[row] = trainer.train(client, self.state, self.work, out.deltas[row], out.buffers[row])
+        with naming_client(trainer.model.module, client, self.work.round_index):
+            out.losses[row] = trainer.train(client, self.state, self.work, out.deltas[row], out.buffers[row])
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class AskingLoss:
 
     def __call__(self, trainer: ClientTrainer, row: int) -> None:
         """Do it."""
-        self.losses[row] = trainer.loss(int(self.clients[row]), self.round_index)
+        client = int(self.clients[row])
+        with naming_client(trainer.model.module, client, self.round_index):
+            self.losses[row] = trainer.loss(client, self.round_index)
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,10 @@ class AskingGradient:
 
     def __call__(self, trainer: ClientTrainer, row: int) -> None:
         """Do it."""
-        gradient, _ = trainer.gradient(int(self.clients[row]), self.state, self.round_index)
-        self.gradients[row] = gradient
+        client = int(self.clients[row])
+        with naming_client(trainer.model.module, client, self.round_index):
+            gradient, _ = trainer.gradient(client, self.state, self.round_index)
+            self.gradients[row] = gradient
 
 
 def empty_updates(state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
