@@ -91,7 +91,7 @@ def listed_names(packages: set[str] | None = None) -> set[str]:
 
 @cache
 def _own_names() -> frozenset[str]:
-    modules = [import_module(f"fl_lightning.{name}") for name in _OWN]
+    modules = [import_module("fl_lightning"), *(import_module(f"fl_lightning.{name}") for name in _OWN)]
     return _paths(modules, lambda part: inspect.isclass(part) and part.__module__.startswith("fl_lightning."))
 
 
