@@ -92,8 +92,9 @@ class Run:
     def _prepare(self, folder: RunFolder, beginning: Beginning) -> None:
         """Make the folder ready, and let checkpoints and folder tell of the same run."""
         saver = next(callback for callback in self.loop.callbacks if isinstance(callback, RoundCheckpoint))
-        if beginning.stored is not None and "files" in beginning.stored:
-            saver.about["files"] = beginning.stored["files"]  # as they were when the run started
+        files = (beginning.stored or {}).get("files")
+        if isinstance(files, dict):
+            saver.about["files"] = files  # as they were when the run started
         identity = {name: saver.about[name] for name in ("config_hash", "files", "versions")}
         folder.prepare(self.config, identity, anew=beginning.checkpoint is None)
         self.loop.callbacks.append(folder)

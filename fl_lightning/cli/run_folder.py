@@ -97,7 +97,7 @@ class RunFolder:
         return put_back
 
     def _write_marker(self) -> None:
-        write_durably(self.path / MARKER, (json.dumps(self._marker, indent=1) + "\n").encode())
+        write_durably(self.path / MARKER, (json.dumps(self._marker, indent=1, default=str) + "\n").encode())
 
     def _make(self) -> None:
         folder = self.path
