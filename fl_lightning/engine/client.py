@@ -48,7 +48,7 @@ class ClientTrainer:
         model.load(start, state.buffers)
         steps = self.solver.begin(model.weights, model.gradient, model.parameters, work.learning_rate)
         self._seed(client, work.round_index)
-        total = torch.zeros((), dtype=_precise(model.weights.dtype), device=model.weights.device)
+        total = torch.zeros((), dtype=precise(model.weights.dtype), device=model.weights.device)
         step_along = getattr(steps, "step_along", None) if shift is None else None
         for index, batch in enumerate(self.batches.of_client(client, work.round_index, num_steps)):
             loss, gradients = self._differentiate(batch, index)
@@ -104,6 +104,6 @@ class ClientTrainer:
         return loss.detach(), torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
 
 
-def _precise(dtype: torch.dtype) -> torch.dtype:
+def precise(dtype: torch.dtype) -> torch.dtype:
     """Return a type in which losses can be added up: weights may have half precision."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import cast, get_args
+from typing import get_args
 
 import torch
 from lightning.fabric import Fabric
@@ -20,6 +20,7 @@ from fl_lightning.engine.cpu.layout import channels_last
 from fl_lightning.engine.evaluation import evaluate
 from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.one_by_one import OneByOne
+from fl_lightning.engine.precision import TrainingPrecision
 from fl_lightning.engine.processes import AmongProcesses
 from fl_lightning.engine.stacked import Stacked, StackTrainer
 from fl_lightning.engine.streams import kept_streams, positions, seed_streams
@@ -84,12 +85,14 @@ class Engine:
         self._set_threads()
         if self.cpu_tuning:
             keep_freed_memory()
-        self.module: LightningModule = cast(LightningModule, fabric.to_device(module))
+        self._precision = TrainingPrecision(fabric)
+        self.module: LightningModule = self._precision.module(module)
         self.model = FlatModel(self.module)
-        self.batches = ClientBatches(federation, batch_size, seed, fabric.to_device)
-        if self.cpu_tuning and layout_is_harmless(self._trainer(self.model, seeded=True)):
-            self.batches.layout = channels_last
-        self.choice = choose(self.mode, self._trainer(self.model, seeded=True), self._stack_trainer, num_draws)
+        self.batches = ClientBatches(federation, batch_size, seed, self._precision.batch)
+        with self._precision.of_round():
+            if self.cpu_tuning and layout_is_harmless(self._trainer(self.model, seeded=True)):
+                self.batches.layout = channels_last
+            self.choice = choose(self.mode, self._trainer(self.model, seeded=True), self._stack_trainer, num_draws)
         if self.choice.warning and fabric.global_rank == 0:
             _LOG.warning(self.choice.warning)
         self._round, self._evaluation_draws = 0, True
@@ -108,10 +111,10 @@ class Engine:
             torch.set_num_threads(threads)
 
     def _trainer(self, model: FlatModel, seeded: bool) -> ClientTrainer:
-        return ClientTrainer(model, self.solver, self.batches, self.fabric.autocast, seeded)
+        return ClientTrainer(model, self.solver, self.batches, self._precision.of_step, seeded)
 
     def _stack_trainer(self, model: FlatModel) -> StackTrainer:
-        return StackTrainer(model, self.solver, self.batches, self.fabric.autocast)
+        return StackTrainer(model, self.solver, self.batches, self._precision.of_step)
 
     def _way(self) -> Trains:
         """Make the way of training that was chosen; each thread has a model of its own, the first is evaluated."""
@@ -129,21 +132,24 @@ class Engine:
     def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
         """Train each client from the global state and return what they send back."""
         self._round = work.round_index
-        return self._way_of_training.train(state, clients, work)
+        with self._precision.of_round():
+            return self._way_of_training.train(state, clients, work)
 
     def losses(self, state: ModelState, clients: IntVector, round_index: int) -> Vector:
         """Return the loss of the global model on the first batch of each client."""
-        return self._way_of_training.losses(state, clients, round_index)
+        with self._precision.of_round():
+            return self._way_of_training.losses(state, clients, round_index)
 
     def gradients(self, state: ModelState, clients: IntVector, round_index: int) -> torch.Tensor:
         """Return the gradient of the first batch of each client at the global model, (n, d)."""
-        return self._way_of_training.gradients(state, clients, round_index)
+        with self._precision.of_round():
+            return self._way_of_training.gradients(state, clients, round_index)
 
     def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
         """Return the metrics of the global model on the test data, and its accuracy per class."""
         self.load(state)
         tuning = tuned(self.module, random=False) if self.cpu_tuning else nullcontext()
-        with self._own_streams(), self.fabric.autocast(), tuning:
+        with self._own_streams(), self._precision.of_round(), self._precision.of_step(), tuning:
             return evaluate(self.module, self.batches.test(self.test_batch_size))
 
     @contextmanager

@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from fl_lightning.engine.batches import ClientBatches
-from fl_lightning.engine.client import ClientTrainer
+from fl_lightning.engine.client import ClientTrainer, precise
 from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.loss import training_loss
 from fl_lightning.engine.tasks import Training, empty_updates
@@ -83,7 +83,7 @@ class StackTrainer:
         steps = self.solver.begin(weights, gradient, (), work.learning_rate)
         num_steps = work.num_steps[clients]
         rows = self.batches.rows(clients, work.round_index, int(num_steps[0]))
-        total = weights.new_zeros(len(clients))
+        total = weights.new_zeros(len(clients), dtype=precise(weights.dtype))
         active = len(clients)
         for index in range(int(num_steps[0])):
             still = int(np.searchsorted(-num_steps, -index, side="left"))  # how many have T > index
