@@ -16,7 +16,11 @@ Assignment = Literal["blocks", "cyclic", "random"]
 
 
 class Partition(Protocol):
-    """Splits a data set among clients."""
+    """Splits a data set among clients.
+
+    One that needs no labels says so by ``uses_labels = False``. One that looks at something else of the data has
+    ``split_dataset(dataset, rng)`` besides.
+    """
 
     def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
         """Return for each client the indices of its examples."""
@@ -169,6 +173,8 @@ class IID:
     [3, 3, 2]
     """
 
+    uses_labels = False
+
     def __init__(self, num_clients: int) -> None:
         self.num_clients = _at_least_one("num_clients", num_clients)
 
@@ -188,6 +194,8 @@ class GivenIndices:
     >>> GivenIndices([[2, 0], [1]]).split(np.zeros(3, dtype=np.int64), np.random.default_rng(0))
     [array([2, 0]), array([1])]
     """
+
+    uses_labels = False
 
     def __init__(self, indices: str | Sequence[Sequence[int]]) -> None:
         name, lists = "indices", indices
