@@ -20,7 +20,7 @@ from fl_lightning.loop import FederatedLoop
 from fl_lightning.protocols import DataSource
 from fl_lightning.solvers import SGD
 
-_ALGORITHM = ("sampling", "aggregator", "solver", "calibration")
+ALGORITHM = ("sampling", "aggregator", "solver", "calibration")
 _ENVIRONMENT = ("schedule", "channel", "lr", "batch_size", "weights")
 
 
@@ -32,9 +32,19 @@ def _parser(keys: tuple[str, ...], with_data: bool) -> ArgumentParser:
     if with_data:
         parser.add_argument("--seed", type=int, default=0)
         parser.add_subclass_arguments(DataSource, "data", required=True)
-    parser.add_class_arguments(
-        FederatedLoop, "loop", skip=set(signature(FederatedLoop).parameters) - set(keys), instantiate=False
-    )
+    _add_loop(parser, keys)
+    return parser
+
+
+def _add_loop(parser: ArgumentParser, keys: tuple[str, ...]) -> None:
+    others = set(signature(FederatedLoop).parameters) - set(keys)
+    parser.add_class_arguments(FederatedLoop, "loop", skip=others, instantiate=False)
+
+
+def loop_parser(keys: tuple[str, ...]) -> ArgumentParser:
+    """Return a parser for some arguments of the loop that knows no command line."""
+    parser = ArgumentParser(exit_on_error=False, add_help=False)
+    _add_loop(parser, keys)
     return parser
 
 
@@ -66,7 +76,7 @@ def algorithm(merged: dict[str, Any], overrides: list[str]) -> Algorithm:
     groups = _groups(overrides)
     sampling, aggregator, solver, calibration = (
         _part(key, yaml.safe_dump(merged["loop"].get(key)), tuple(w for g in groups if _is_of(g, key) for w in g))
-        for key in _ALGORITHM
+        for key in ALGORITHM
     )
     return Algorithm(sampling, aggregator or AnonymousMean(), solver or SGD(), calibration or Calibration())
 
@@ -87,7 +97,7 @@ def split_overrides(overrides: list[str]) -> tuple[list[str], list[str]]:
     """
     sides: tuple[list[str], list[str]] = ([], [])
     for group in _groups(overrides):
-        sides[any(_is_of(group, key) for key in _ALGORITHM)].extend(group)
+        sides[any(_is_of(group, key) for key in ALGORITHM)].extend(group)
     return sides
 
 

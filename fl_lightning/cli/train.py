@@ -110,9 +110,10 @@ def _report(run_dir: Any) -> None:
     import json
 
     summary = json.loads((run_dir / "summary.json").read_text())
+    metric = summary["monitor"].removeprefix("test_")
     shown = {
         name: summary[name]
-        for name in ("final_accuracy", "best_accuracy", "rounds_to_target", "final_distance")
+        for name in (f"final_{metric}", f"best_{metric}", "rounds_to_target")
         if summary.get(name) is not None
     }
     text = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in shown.items())
