@@ -12,6 +12,8 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.callbacks.channels.radio import RayleighOutage
 from fl_lightning.callbacks.trainer import global_seed
 from fl_lightning.checking import one_of
+from fl_lightning.number_files import read_numbers
+from fl_lightning.parts import Schedule
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Conditions, IntVector, Vector
 
@@ -41,12 +43,12 @@ class Group:
     failure_rates: float | tuple[float, float]
 
 
-Steps = int | list[int] | Ramp
-Rates = float | list[float] | Ramp
+Steps = int | list[int] | Ramp | str
+Rates = float | list[float] | Ramp | str
 Unit = Literal["iterations", "epochs"]
 
 
-class HeterogeneitySchedule(Callback):
+class HeterogeneitySchedule(Callback, Schedule):
     """Decides how many local steps every client takes and how often its upload fails.
 
     Give one of: ``groups`` (ranges from which each client draws), ``num_steps`` with ``failure_rates`` (fixed values:
@@ -57,7 +59,7 @@ class HeterogeneitySchedule(Callback):
 
     Args:
         groups: Groups of clients in the order of their numbers.
-        num_steps: T of each client.
+        num_steps: T of each client; a text is a file with one number for each (.csv, .json, .npy).
         failure_rates: q of each client, each in [0, 1).
         trace: A CSV or JSON file with columns ``client`` (from 0), ``num_steps``, ``failure_rate`` and, where they
             change, ``round`` (from 1; after the last round it starts again).
@@ -167,6 +169,8 @@ def _draw_groups(groups: list[Group], num_clients: int, rng: np.random.Generator
 def _spread(name: str, value: Any, num_clients: int) -> Vector:
     if isinstance(value, Ramp):
         return np.linspace(value.first, value.last, num_clients)
+    if isinstance(value, str):
+        value = read_numbers(value).tolist()
     if isinstance(value, (list, tuple)):
         _check_length(name, len(value), num_clients)
         return np.asarray(value, dtype=np.float64)

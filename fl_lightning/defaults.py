@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fl_lightning.samplers import Importance
+from fl_lightning.samplers import Importance, Systematic
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.selection import Selection
 from fl_lightning.types import Conditions, IntVector, RoundPlan
@@ -44,5 +44,5 @@ class ScheduledLinks:
 
 
 def fedavg_sampling() -> Selection:
-    """Return the draws of FedAvg: three tenths of the clients, in proportion to their weights."""
-    return Selection(Importance(), _CLIENTS_PER_ROUND)
+    """Return the draws of FedAvg: three tenths of the clients, in proportion to their weights, distinct if possible."""
+    return Selection(Importance(), _CLIENTS_PER_ROUND, Systematic())

@@ -16,12 +16,12 @@ from fl_lightning.averaging import Averaging, ExponentialAverage
 from fl_lightning.calibration import Calibration
 from fl_lightning.checkpointing.snapshot import restore
 from fl_lightning.data.given import as_federation
-from fl_lightning.data.partitions import Partition
 from fl_lightning.defaults import EqualWork, ScheduledLinks, fedavg_sampling
 from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
+from fl_lightning.parts import Partition, check_part
 from fl_lightning.planning import Planner, target_weights
 from fl_lightning.protocols import Channel, Engine, Federation, LocalWork, Sampling, Schedule
 from fl_lightning.rates import RateSchedule
@@ -47,7 +47,8 @@ class FederatedLoop:
         faults: What becomes of updates that are not finite.
         engine: Trains the clients.
         batch_size: Examples in a local step; a client with fewer takes all it has.
-        weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client.
+        weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client, as a list or
+            as a file of them (.csv, .json, .npy).
         evaluate_every: Evaluate each n-th round, and the last one.
         lr_schedule: Multiplies the base learning rate in each round; constant by default.
         monitor: The headline metric: decides the best round, and is what progress, loggers and summaries show.
@@ -71,7 +72,7 @@ class FederatedLoop:
         faults: FaultPolicy | None = None,
         engine: Engine | None = None,
         batch_size: int = 64,
-        weights: Literal["size", "uniform"] | list[float] = "size",
+        weights: Literal["size", "uniform"] | list[float] | str = "size",
         evaluate_every: int = 1,
         lr_schedule: RateSchedule | None = None,
         monitor: str = MONITOR,
@@ -91,6 +92,9 @@ class FederatedLoop:
         self.schedule: Schedule = schedule or EqualWork()
         self.sampling: Sampling = sampling or fedavg_sampling()
         self.channel: Channel = channel or ScheduledLinks()
+        check_part("schedule", self.schedule, Schedule)
+        check_part("sampling", self.sampling, Sampling)
+        check_part("channel", self.channel, Channel)
         self.solver, self.aggregator = as_solver(solver), aggregator or AnonymousMean()
         self.calibration, self.engine = calibration or Calibration(), engine or LocalEngine()
         self.faults, self.averaging = faults or FaultPolicy(), averaging or ExponentialAverage()
@@ -145,7 +149,9 @@ class FederatedLoop:
         Leaving the ``for`` early pauses the run: the module holds the state of the last round, and whoever saves
         checkpoints saves one.
         """
-        self._setup(module, as_federation(data, self.seed, partition, test))
+        federation = as_federation(data, self.seed, partition, test)
+        check_part("federation", federation, Federation)
+        self._setup(module, federation)
         if resume_from is not None:
             restore(self, resume_from)
         self.call("on_federation_start")

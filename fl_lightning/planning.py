@@ -8,6 +8,7 @@ import numpy as np
 
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.calibration import Calibration
+from fl_lightning.number_files import KINDS, read_numbers
 from fl_lightning.protocols import Probe, Sampling, Schedule
 from fl_lightning.seeding import Purpose, forecast_round, generator
 from fl_lightning.solvers import Solver
@@ -113,18 +114,20 @@ class Planner:
             yield self.at_rate(self.undrawn(profiles), learning_rate)
 
 
-def target_weights(weights: Literal["size", "uniform"] | list[float], sizes: IntVector) -> Vector:
+def target_weights(weights: Literal["size", "uniform"] | list[float] | str, sizes: IntVector) -> Vector:
     """Return w, summing to 1.
 
     >>> target_weights("size", np.array([1, 3])).tolist(), target_weights("uniform", np.array([1, 3])).tolist()
     ([0.25, 0.75], [0.5, 0.5])
     """
-    if isinstance(weights, str):
-        if weights not in ("size", "uniform"):
-            raise ValueError(f"weights={weights!r} is unknown: use 'size', 'uniform' or a list of numbers")
+    if weights in ("size", "uniform"):
         values = sizes.astype(np.float64) if weights == "size" else np.ones(len(sizes))
     else:
-        values = np.asarray(weights, dtype=np.float64)
+        if isinstance(weights, str) and not weights.endswith(KINDS):
+            raise ValueError(
+                f"weights={weights!r} is unknown: use 'size', 'uniform', a list of numbers, or a file of them"
+            )
+        values = read_numbers(weights) if isinstance(weights, str) else np.asarray(weights, dtype=np.float64)
         if values.shape != sizes.shape:
             raise ValueError(f"weights has {len(values)} entries, but there are {len(sizes)} clients")
         if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):

@@ -38,13 +38,6 @@ class Federation(Protocol):
         """Return extra metrics of the global weights that only the data knows (the toy's distance to its optimum)."""
 
 
-class DataSource(Protocol):
-    """A data set that can become a federation."""
-
-    def load(self, seed: int) -> Any:
-        """Fetch what is missing, split it among the clients and return the :class:`Federation`."""
-
-
 class Schedule(Protocol):
     """Decides the conditions of a round: T and q of every client."""
 

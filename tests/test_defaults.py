@@ -8,7 +8,7 @@ from fl_lightning import algorithm
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.defaults import EqualWork
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.samplers import Importance
+from fl_lightning.samplers import Importance, Systematic
 from fl_lightning.solver_names import as_solver
 from fl_lightning.solvers import SGD, TorchOptimizer
 from systems import PAPER_GROUPS, gaussian_federation, linear_module
@@ -23,7 +23,9 @@ def test_nothing_said_is_plain_fedavg():
     plain, loop = run()
     same, _ = run(**algorithm("fedavg"))
     steps = HeterogeneitySchedule(num_steps=3, failure_rates=0.0)  # 12 examples in batches of 5
-    spelled, _ = run(schedule=steps, sampling=SamplerSelection(Importance(), 0.3), channel=ChannelFailures())
+    spelled, _ = run(
+        schedule=steps, sampling=SamplerSelection(Importance(), 0.3, Systematic()), channel=ChannelFailures()
+    )
     assert torch.equal(plain.weights, same.weights)
     assert torch.equal(plain.weights, spelled.weights)
     assert plain.history.column("num_delivered") == plain.history.column("num_sampled") == [2] * 5

@@ -1,9 +1,9 @@
 """The wheel in a new virtual environment outside the repository, beside a project with its own ``callbacks``."""
 
 import os
+import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,9 @@ print("lost", channel.num_lost)
 """
 
 
+QUICK = ("--loop.rounds", "2", "--logger", "none")
+
+
 def run(*command, cwd, **environment):
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=kept | environment)
@@ -37,18 +40,42 @@ def run(*command, cwd, **environment):
 
 @pytest.mark.slow
 def test_the_wheel_lives_beside_a_project_with_its_own_callbacks(tmp_path):
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT), cwd=tmp_path)
+    source = tmp_path / "source"  # a folder of its own: an earlier build's files would find their way into the wheel
+    source.mkdir()
+    for name in ("fl_lightning", "callbacks", "configs"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(source), cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     run(sys.executable, "-m", "venv", "venv", cwd=tmp_path)
     python = str(tmp_path / "venv" / "bin" / "python")
     run(python, "-m", "pip", "install", "-q", "--no-deps", str(wheel), cwd=tmp_path)
     (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])  # torch and Lightning are not copied again
+    installed = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "dependencies.pth").write_text("\n".join(installed))  # torch and Lightning are not copied again
     project = tmp_path / "project"
     (project / "callbacks").mkdir(parents=True)
     (project / "callbacks" / "__init__.py").write_text("MINE = 42\n")
     (project / "main.py").write_text(PROJECT)
     assert "lost 2" in run(python, "main.py", cwd=project)
-    command = str(tmp_path / "venv" / "bin" / "fl-lightning")
-    run(command, "train", "--config", "toy_fedacs.yaml", "--loop.rounds", "2", "--logger", "none", cwd=project)
+    _check_commands(str(tmp_path / "venv" / "bin" / "fl-lightning"), project)
+
+
+def _check_commands(command, project):
+    """Run every command, so that a file which the wheel lacks is missed."""
+    assert "loop.sampling" in run(command, "train", "--help", cwd=project)
+    run(command, "train", "--config", "toy_fedacs.yaml", *QUICK, cwd=project)
     assert (project / "runs" / "toy_fedacs" / "seed_0" / "summary.json").is_file()
+    algorithms = ("--config", "digits.yaml", "--algorithms", "fedacs,fedavg", "--seeds", "0:2", "--no-report")
+    run(command, "compare", *algorithms, *QUICK, cwd=project)
+    run(command, "report", "runs/compare_digits", "--logger", "none", cwd=project)
+    report = project / "runs" / "compare_digits" / "report"
+    assert "<title>digits: 2 algorithms</title>" in (report / "index.html").read_text()
+    assert len(list((report / "figures").glob("*.png"))) > 3
+    run(command, "figure", "toy-homogeneous", "--rounds", "20", "--seeds", "0:2", cwd=project)
+    assert (project / "figures" / "toy-homogeneous.png").is_file()
+    run(command, "diagnose", "--config", "mnist.yaml", "--algorithms", "fedacs,fedavg", cwd=project)
+    assert (project / "diagnosis.png").is_file()
+    run(command, "data", "show", "--config", "digits_fedacs.yaml", cwd=project)
+    assert (project / "partition.png").is_file()

@@ -8,11 +8,12 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.callbacks.channels.independent import Multiplicity, arrivals
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.checking import one_of
+from fl_lightning.parts import Channel
 from fl_lightning.seeding import Purpose, client_keys, generator
 from fl_lightning.types import IntVector, RoundPlan, Vector
 
 
-class GilbertElliott(Callback):
+class GilbertElliott(Callback, Channel):
     r"""Loses uploads in bursts: each client's link is a chain of two states, and in the bad one uploads are lost.
 
     The share of time in the bad state is :math:`b_m = q_m / h` with h the loss probability in it, so that the long-run

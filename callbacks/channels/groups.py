@@ -6,11 +6,12 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.parts import Channel
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector, RoundPlan
 
 
-class GroupFailures(Callback):
+class GroupFailures(Callback, Channel):
     r"""Lets the clients of a group fail together, as behind one base station; each client still fails with its own q.
 
     A client shares its group's fate with probability :math:`\rho` and has its own otherwise. A fate is a uniform number

@@ -9,13 +9,14 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import global_seed
 from fl_lightning.checking import one_of
+from fl_lightning.parts import Channel
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector, RoundPlan, Vector
 
 Multiplicity = Literal["shared", "independent"]
 
 
-class ChannelFailures(Callback):
+class ChannelFailures(Callback, Channel):
     r"""Loses each upload with the client's failure probability, :math:`Z_m \sim \mathrm{Ber}(1 - q_m)`.
 
     The links of all M clients are drawn in each round, also of those that send nothing, so every algorithm under one

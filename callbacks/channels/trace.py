@@ -10,12 +10,13 @@ import numpy.typing as npt
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.parts import Channel
 from fl_lightning.types import IntVector, RoundPlan
 
 _ARRIVED = {"1": True, "true": True, "0": False, "false": False}
 
 
-class TraceChannel(Callback):
+class TraceChannel(Callback, Channel):
     """Delivers what a file says: no chance, and the failure rates of the schedule have no part in it.
 
     They are still what samplers and aggregators believe; where they should be those of the trace, give the schedule
@@ -63,8 +64,8 @@ def read_deliveries(path: Path) -> npt.NDArray[np.bool_]:
             f"trace file {path} is not a table with columns client, round and arrived (1 or 0): {error!r}"
         ) from None
     num_rounds, num_clients = (max((key[part] for key in values), default=0) for part in (0, 1))
-    wanted = {(index, client) for index in range(1, num_rounds + 1) for client in range(num_clients + 1)}
-    if not values or len(rows) != len(values) or set(values) != wanted:
+    complete = len(rows) == len(values) == num_rounds * (num_clients + 1)  # compared first: a number may be huge
+    if not values or not complete or any(not (r >= 1 and m >= 0) for r, m in values):
         raise ValueError(
             f"trace file {path} must have each client (from 0) once in each round (from 1), and nothing else"
         )

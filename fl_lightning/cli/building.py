@@ -12,20 +12,20 @@ from typing import Any
 
 import torch
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from jsonargparse import ArgumentParser, Namespace
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks import RoundCheckpoint, RoundProgress
 from fl_lightning.checkpointing.storage import write_durably
-from fl_lightning.cli.allow_list import check_classes, explained, limit_imports
 from fl_lightning.cli.configs import ConfigError
 from fl_lightning.cli.defaults import with_defaults
 from fl_lightning.cli.loggers import LOGGERS, make_loggers, wanted_loggers
+from fl_lightning.cli.parsing import add_loop_arguments, parse_config
 from fl_lightning.cli.resuming import CHECKPOINTS, about, begin, forget, shared
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.protocols import DataSource
+from fl_lightning.parts import DataSource
 from fl_lightning.seeding import Purpose, client_seed
 
 _LOST_PROCESS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")  # in what the backends say
@@ -105,45 +105,28 @@ def make_parser() -> ArgumentParser:
         help=f"{', '.join(LOGGERS)}, several separated by commas, or none.",
     )
     parser.add_subclass_arguments(LightningModule, "model", required=True, help="Any LightningModule.")
-    parser.add_subclass_arguments(DataSource, "data", required=True, help="The data set and how clients share it.")
+    parser.add_argument("--data", type=DataSource, required=True, help="The data set and how clients share it.")
     parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"})
     parser.add_class_arguments(RoundCheckpoint, "checkpoint", skip={"folder", "about"}, instantiate=False)
-    parser.add_class_arguments(FederatedLoop, "loop", skip={"fabric", "seed", "callbacks"}, instantiate=False)
+    add_loop_arguments(parser, skip={"fabric", "seed", "callbacks"})
     parser.add_argument("--loop.callbacks", type=list[Callback], default=[], help="More callbacks.")
     return parser
 
 
 def parse(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] = ()) -> Namespace:
-    """Check the merged config and the overrides against the signatures; one clear line for what does not fit.
+    """Return the settings of a run.
 
     Args:
         merged: The config.
         overrides: Arguments of the command line.
         trusted: Packages whose classes may be named besides the known ones, see :mod:`fl_lightning.cli.allow_list`.
     """
-    limit_imports(trusted)
-    complaints = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaints):
-            settings = make_parser().parse_args(["--config", yaml.safe_dump(merged), *overrides])
-    except (ArgumentError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ConfigError(_one_line(explained(str(error)))) from None
-    except SystemExit as ending:
-        if not ending.code:
-            raise  # the help of a class was shown
-        raise ConfigError(_one_line(explained(complaints.getvalue()))) from None
-    check_classes(settings, trusted)
-    return settings
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 600 else line[:600] + " ..."
+    return parse_config(make_parser(), merged, overrides, trusted)
 
 
 def dump(settings: Namespace) -> str:
     """Return the complete config as YAML."""
-    return make_parser().dump(settings, skip_none=False)
+    return make_parser().dump(settings, skip_unset=False)
 
 
 def instantiate_data(settings: Namespace) -> DataSource:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+_MAX_STEPS = 1_000_000  # of a client in a round
 _NAMES = {
     "weight": ("weight", "weights", "w", "omega", "share", "size", "sizes", "num_examples", "examples", "num_samples"),
     "num_steps": ("num_steps", "t", "steps", "local_steps", "iterations", "work"),
@@ -77,8 +78,8 @@ def _number(path: Path, line: int, row: list[str], name: str, place: int) -> flo
 
 def _checked(path: Path, lines: list[int], name: str, values: list[float]) -> list[float]:
     for line, value in zip(lines, values, strict=True):
-        if name == "num_steps" and not (math.isfinite(value) and value >= 1 and value == int(value)):
-            wanted = "a whole number of at least 1"
+        if name == "num_steps" and not (math.isfinite(value) and 1 <= value <= _MAX_STEPS and value == int(value)):
+            wanted = f"a whole number from 1 to {_MAX_STEPS:,}"
         elif name == "failure_rate" and not 0 <= value < 1:
             wanted = "in [0, 1): a client that is never heard cannot be compensated, leave it out"
         elif name == "weight" and not (math.isfinite(value) and value >= 0):

@@ -19,7 +19,7 @@ examples:
 Started again, it keeps the runs that are finished and goes on with the rest."""
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> OneLineParser:
     """Return the parser of the options that are compare's own."""
     parser = OneLineParser(
         prog="fl-lightning compare",
@@ -41,6 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", help="folder of all runs (default: runs/compare_<data>)")
     parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
     parser.add_argument("--overwrite", action="store_true", help="start all runs anew and replace what is there")
+    parser.add_trust()
     parser.add_argument("--no-report", action="store_true", help="make no report at the end")
     return parser
 
@@ -82,7 +83,7 @@ def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list
     algorithms = jobs.parse_algorithms(options.algorithms) if options.algorithms else []
     seeds = jobs.parse_seeds(options.seeds)
     folder, planned = jobs.plan(shared, algorithms, options.configs, seeds, options.out, overrides)
-    return folder, [replace(job, overwrite=options.overwrite) for job in planned]
+    return folder, [replace(job, overwrite=options.overwrite, trusted=options.trust) for job in planned]
 
 
 def _shares(num_jobs: int | None, threads: int | None, num_runs: int) -> tuple[int, int]:

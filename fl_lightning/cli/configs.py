@@ -1,18 +1,18 @@
 """Finding, composing and merging configuration files. Imports nothing heavy, so that ``--help`` answers at once."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
+from fl_lightning import safe_yaml
+from fl_lightning.cli import moved
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 DEMO = "digits_fedacs.yaml"
-_MAX_VALUES = 1_000_000  # in one config
 
 
 class ConfigError(ValueError):
-    """Something in a configuration file or on the command line that the user can mend."""
+    """Something in a configuration file or on the command line that the user can fix."""
 
 
 def names(kind: str) -> list[str]:
@@ -47,53 +47,23 @@ def resolve(name: str) -> list[Path]:
     )
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key that is written twice, of which YAML would silently take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a plain value", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
 def read(path: Path) -> dict[str, Any]:
-    """Return the contents of one file."""
+    """Return the contents of one file, with the class paths of today."""
     try:
-        loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
+        loaded = safe_yaml.load_table(path.read_text(encoding="utf-8-sig"), f"config {path}")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {path} cannot be read: {error}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"config {path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
-        raise ConfigError(f"config {path} must be a table of keys, but is a {type(loaded).__name__}")
-    if _has_more_values_than(_MAX_VALUES, loaded):
-        raise ConfigError(f"config {path} has over {_MAX_VALUES:,} values, or refers to itself")
-    return loaded
-
-
-def _has_more_values_than(limit: int, tree: Any) -> bool:
-    """Whether a tree is too large; what is referred to again counts again, so a small file can hold a huge tree."""
-    waiting, count = [tree], 0
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, (dict, list)):
-            waiting.extend(value.values() if isinstance(value, dict) else value)
-        count += 1
-        if count + len(waiting) > limit:
-            return True
-    return False
+    except safe_yaml.UnsafeYamlError as error:
+        raise ConfigError(str(error)) from None
+    if "config" in loaded:
+        raise ConfigError(
+            f"config {path} has a key 'config': give several files on the command line, --config A --config B"
+        )
+    return moved.current(loaded)
 
 
 def merge(under: Any, over: Any) -> Any:
-    """Return ``over`` laid on ``under``: tables are merged key by key, everything else is replaced.
+    """Return ``over`` merged into ``under``: tables are merged key by key, everything else is replaced.
 
     Arguments belong to their class: where the class changes, the arguments beneath are dropped.
 
@@ -110,7 +80,7 @@ def merge(under: Any, over: Any) -> Any:
 
 
 def compose(config_names: Iterable[str]) -> dict[str, Any]:
-    """Return the base config with the named ones laid on it in order."""
+    """Return the base config with the named ones merged into it in order."""
     merged = read(FOLDER / "base.yaml")
     for name in config_names:
         for path in resolve(name):

@@ -20,13 +20,14 @@ def main(arguments: list[str]) -> int:
     show.add_argument("--config", default=configs.DEMO, help=f"config whose data to show (default: {configs.DEMO})")
     show.add_argument("--seed", type=int, default=0)
     show.add_argument("--picture", default="partition.png", help="file to draw to (default: partition.png)")
+    show.add_trust()
     options, rest = parser.parse_known_args(arguments)
     if options.command == "fetch":
         if rest:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         _fetch(options.names, Path(options.root))
     else:
-        _show(options.config, options.seed, Path(options.picture), rest)
+        _show(options.config, options.seed, Path(options.picture), rest, options.trust)
     return 0
 
 
@@ -40,14 +41,14 @@ def _fetch(names: list[str], root: Path) -> None:
         )
 
 
-def _show(config: str, seed: int, picture: Path, overrides: list[str]) -> None:
+def _show(config: str, seed: int, picture: Path, overrides: list[str], trusted: list[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from fl_lightning.cli import building  # heavy: torch, lightning
     from fl_lightning.data import label_counts, partition_figure
 
-    data: Any = building.instantiate_data(building.parse(configs.compose([config]), overrides))
+    data: Any = building.instantiate_data(building.parse(configs.compose([config]), overrides, trusted))
     federation = data.load(seed)
     num_classes = getattr(data, "num_classes", None)
     if not num_classes:

@@ -28,9 +28,10 @@ def main(arguments: list[str]) -> int:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--config", help=f"a file or a shipped config such as mnist.yaml (default: {configs.DEMO})")
     source.add_argument("--clients", metavar="CSV", help="columns num_steps, failure_rate and, optionally, weight")
-    parser.add_argument("--algorithms", default="all", help="names, separated by commas (default: all)")
+    parser.add_argument("--algorithms", default="all", help="names and files, separated by commas (default: all)")
     parser.add_argument("--clients_per_round", metavar="K", help="number of draws, or share of the clients below 1")
     parser.add_argument("--picture", default="diagnosis.png", help="file to draw to (default: diagnosis.png)")
+    parser.add_trust()
     options, overrides = parser.parse_known_args(arguments)
     for word in overrides[:1]:
         if not word.startswith("--loop.") and not word.startswith(("--data", "--seed")):
@@ -56,8 +57,8 @@ def _diagnose(options: argparse.Namespace, overrides: list[str], table: ClientTa
     if table is not None:
         system, label_counts, notes = _system_of_csv(table, merged)
     else:
-        system, label_counts, notes = _system_of_config(merged, outer)
-    found, unknown = diagnoses(merged, system, parts.names_given(options.algorithms), inner)
+        system, label_counts, notes = _system_of_config(merged, outer, options.trust)
+    found, unknown = diagnoses(merged, system, parts.names_given(options.algorithms), inner, options.trust)
     title = options.clients or options.config or configs.DEMO
     console.print(_table(found, unknown, system, title))
     for note in notes:
@@ -90,14 +91,16 @@ def _system_of_csv(table: ClientTable, merged: dict[str, Any]) -> tuple["System"
     return System(table.weights, conditions, ChannelFailures(), merged["loop"].get("lr", 0.02)), None, []
 
 
-def _system_of_config(merged: dict[str, Any], overrides: list[str]) -> tuple["System", Any, list[str]]:
+def _system_of_config(
+    merged: dict[str, Any], overrides: list[str], trusted: list[str]
+) -> tuple["System", Any, list[str]]:
     from fl_lightning.cli import parts
     from fl_lightning.data.sizes import expected_sizes
     from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.engine.batches import steps_per_epoch
     from fl_lightning.planning import target_weights
 
-    settings = parts.environment(merged, overrides)
+    settings = parts.environment(merged, overrides, trusted)
     loop, notes = settings.loop, []
     sizes, label_counts = expected_sizes(settings.data, settings.seed)
     if sizes is None:
@@ -118,7 +121,7 @@ def _num_rounds(num_clients: int) -> int:
 
 
 def diagnoses(
-    merged: dict[str, Any], system: "System", names: list[str], overrides: list[str]
+    merged: dict[str, Any], system: "System", names: list[str], overrides: list[str], trusted: list[str]
 ) -> tuple[list["Diagnosis"], list[str]]:
     """Return what is known of each algorithm, and the names of those whose objective depends on the data."""
     from fl_lightning.cli import parts
@@ -126,7 +129,7 @@ def diagnoses(
     from fl_lightning.diagnosis.objective import diagnose
 
     found, unknown = [], []
-    for name, algorithm in parts.algorithms(merged, names, overrides):
+    for name, algorithm in parts.algorithms(merged, names, overrides, trusted):
         rounds = dry_run.typical_rounds(algorithm, system)
         if rounds is None:
             unknown.append(name)

@@ -1,5 +1,6 @@
 """``fl-lightning figure``: the figures of the paper that need no training."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ _SOLVERS: dict[str, dict[str, float]] = {
     "FedAvg, decay": {"decay": 0.005},
     "FedAvg, momentum": {"momentum": 0.3},
 }
+_NUM_CLIENTS = 30  # of the toy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +69,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--out", default="figures", help="folder for NAME.png, NAME.svg and NAME.csv (default: figures)"
     )
+    parser.add_argument(
+        "--algorithm", metavar="NAME|FILE", help="what stands against FedAvg (default: FedACS, or the co-design)"
+    )
+    parser.add_trust()
     options = parser.parse_args(arguments)
     scenario = _SCENARIOS[options.name]
     rounds = scenario.rounds if options.rounds is None else options.rounds
     if rounds < 10:
         raise configs.ConfigError(f"--rounds={rounds} must be at least 10")
-    _draw(options.name, scenario, parse_seeds(options.seeds), rounds, Path(options.out))
+    if options.trust and options.algorithm is None:
+        raise configs.ConfigError("--trust goes with --algorithm FILE: the shipped algorithms need nobody's package")
+    seeds = parse_seeds(options.seeds)
+    variants = make_variants(scenario, options.algorithm, options.trust)
+    _draw(options.name, scenario, variants, seeds, rounds, Path(options.out))
     return 0
 
 
@@ -95,12 +105,11 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def _draw(name: str, scenario: Scenario, seeds: list[int], rounds: int, out: Path) -> None:
+def _draw(name: str, scenario: Scenario, variants: "list[Variant]", seeds: list[int], rounds: int, out: Path) -> None:
     from fl_lightning.data import Quadratic
     from fl_lightning.figures.convergence import convergence_figure, write_csv
     from fl_lightning.figures.simulation import predict, simulate
 
-    variants = make_variants(scenario)
     targets = np.stack([Quadratic().load(seed).targets for seed in seeds])
     weights = np.full(targets.shape[1], 1 / targets.shape[1])
     curves = simulate(variants, targets, weights, seeds, rounds)
@@ -114,8 +123,14 @@ def _draw(name: str, scenario: Scenario, seeds: list[int], rounds: int, out: Pat
     print(", ".join(str(out / f"{name}.{suffix}") for suffix in ("png", "svg", "csv")))
 
 
-def make_variants(scenario: Scenario) -> list["Variant"]:
-    """Return FedAvg under four solvers and what stands against it, made from the shipped configurations."""
+def make_variants(scenario: Scenario, algorithm: str | None = None, trusted: Sequence[str] = ()) -> list["Variant"]:
+    """Return FedAvg under four solvers and what stands against it.
+
+    Args:
+        scenario: What the figure shows.
+        algorithm: A shipped algorithm or a file, in place of the scenario's own remedy.
+        trusted: Packages whose classes the file may name besides the known ones.
+    """
     from fl_lightning import theory
     from fl_lightning.cli import parts
     from fl_lightning.figures.simulation import Variant
@@ -134,6 +149,8 @@ def make_variants(scenario: Scenario) -> list["Variant"]:
         variant(label, "toy_fedavg.yaml", solver, environment, lr, calibrated=False)
         for label, solver in _SOLVERS.items()
     ]
+    if algorithm is not None:
+        return [*variants, _variant_of(algorithm, environment, trusted)]
     if scenario.remedy == "FedACS":
         return [*variants, variant("FedACS", "toy_fedacs.yaml", {}, environment, lr, calibrated=True)]
     steps = np.array(scenario.schedule["num_steps"])
@@ -141,6 +158,48 @@ def make_variants(scenario: Scenario) -> list["Variant"]:
     fitted = _environment({"num_steps": steps.tolist(), "failure_rates": design.failure_rates.tolist()}).loop
     rate = lr * design.learning_rate_factor
     return [*variants, variant("co-design", "toy_fedavg.yaml", {}, fitted, rate, calibrated=False)]
+
+
+def _variant_of(name: str, environment: Any, trusted: Sequence[str]) -> "Variant":
+    """Return the curve of an algorithm by its name or file."""
+    from fl_lightning.cli import parts
+    from fl_lightning.figures.simulation import Variant
+
+    names = parts.names_given(name)
+    if len(names) != 1:
+        raise configs.ConfigError(f"--algorithm {name} must be one name or one file")
+    label, algorithm = next(parts.algorithms(configs.compose(["toy.yaml"]), names, [], trusted))
+    variant = Variant(label, algorithm, environment.schedule, environment.channel, environment.lr)
+    _refuse_memory(variant)
+    return variant
+
+
+def _refuse_memory(variant: "Variant") -> None:
+    """Refuse what the simulation leaves out: an aggregator with memory, a sampler that asks clients or learns."""
+    from fl_lightning.aggregators import Aggregator, AnonymousMean
+    from fl_lightning.diagnosis import dry_run
+
+    aggregator = variant.algorithm.aggregator
+    kind, hooks = type(aggregator), ("setup", "start", "gradient_shift", "trains", "direction", "step", "__call__")
+    paper = kind is AnonymousMean and vars(aggregator)["normalize"] == "draws"
+    if not paper and any(getattr(kind, hook) is not getattr(Aggregator, hook) for hook in hooks):
+        raise configs.ConfigError(
+            f"{variant.label}: {kind.__name__} does more than weight what arrives, which the figure does not simulate: "
+            "use compare --config toy.yaml"
+        )
+    if not dry_run.asks_or_learns(variant.algorithm):
+        return
+    steps = np.ones(_NUM_CLIENTS, dtype=np.int64)
+    conditions = [variant.schedule.configure_conditions(index, steps, 0) for index in range(1, 9)]
+    system = dry_run.System(steps / steps.sum(), conditions, variant.channel, variant.lr)
+    before, after = (dry_run.dry_run(variant.algorithm, system, world=1, learn=learn) for learn in (False, True))
+    if before[0].questions or any(
+        not np.array_equal(a.probabilities, b.probabilities) for a, b in zip(before, after, strict=True)
+    ):
+        raise configs.ConfigError(
+            f"{variant.label}: its sampler asks clients or learns from them, which the figure does not simulate: "
+            "use compare --config toy.yaml"
+        )
 
 
 def _environment(schedule: dict[str, Any]) -> Any:

@@ -20,6 +20,7 @@ class Job:
     run_dir: str
     overrides: list[str] = field(default_factory=list)
     overwrite: bool = False  # whether what is in the folder is replaced
+    trusted: list[str] = field(default_factory=list)  # packages whose classes the configs may name
 
     @property
     def name(self) -> str:

@@ -3,9 +3,10 @@
 import contextlib
 import copy
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,10 +15,10 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.calibration import Calibration
 from fl_lightning.cli import configs
-from fl_lightning.cli.allow_list import check_classes, limit_imports
+from fl_lightning.cli.parsing import add_loop_arguments, parse_config
 from fl_lightning.diagnosis.dry_run import Algorithm
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.protocols import DataSource
+from fl_lightning.parts import DataSource
 from fl_lightning.solvers import SGD
 
 ALGORITHM = ("sampling", "aggregator", "solver", "calibration")
@@ -31,62 +32,59 @@ def _parser(keys: tuple[str, ...], with_data: bool) -> ArgumentParser:
     parser.add_argument("--config", action="config")
     if with_data:
         parser.add_argument("--seed", type=int, default=0)
-        parser.add_subclass_arguments(DataSource, "data", required=True)
-    _add_loop(parser, keys)
+        parser.add_argument("--data", type=DataSource, required=True)
+    add_loop_arguments(parser, skip=set(signature(FederatedLoop).parameters) - set(keys))
     return parser
-
-
-def _add_loop(parser: ArgumentParser, keys: tuple[str, ...]) -> None:
-    others = set(signature(FederatedLoop).parameters) - set(keys)
-    parser.add_class_arguments(FederatedLoop, "loop", skip=others, instantiate=False)
 
 
 def loop_parser(keys: tuple[str, ...]) -> ArgumentParser:
     """Return a parser for some arguments of the loop that knows no command line."""
     parser = ArgumentParser(exit_on_error=False, add_help=False)
-    _add_loop(parser, keys)
+    add_loop_arguments(parser, skip=set(signature(FederatedLoop).parameters) - set(keys))
     return parser
 
 
-def _instantiate(merged: dict[str, Any], keys: tuple[str, ...], overrides: list[str], with_data: bool) -> Namespace:
+def _instantiate(
+    merged: dict[str, Any], keys: tuple[str, ...], overrides: Sequence[str], trusted: Sequence[str], with_data: bool
+) -> Namespace:
     wanted = {"loop": {key: value for key, value in merged.get("loop", {}).items() if key in keys}}
     wanted |= {key: merged[key] for key in ("seed", "data") if with_data and key in merged}
-    limit_imports()
     parser = _parser(keys, with_data)
-    complaints = io.StringIO()
+    settings = parse_config(parser, wanted, overrides, trusted)
     try:
-        with contextlib.redirect_stderr(complaints):
-            settings = parser.parse_args(["--config", yaml.safe_dump(wanted), *overrides])
-            check_classes(settings)
+        with contextlib.redirect_stderr(io.StringIO()):
             made: Namespace = parser.instantiate(settings)
             return made
     except (ArgumentError, TypeError, KeyError, AttributeError) as error:
         raise configs.ConfigError(" ".join(str(error).split())[:600]) from None
-    except SystemExit:
-        raise configs.ConfigError(" ".join(complaints.getvalue().split())[:600]) from None
 
 
-def environment(merged: dict[str, Any], overrides: list[str]) -> Namespace:
+def environment(merged: dict[str, Any], overrides: Sequence[str], trusted: Sequence[str] = ()) -> Namespace:
     """Return the data source, the seed, and what surrounds an algorithm: ``loop.schedule``, ``loop.lr`` and so on."""
-    return _instantiate(merged, _ENVIRONMENT, overrides, with_data=True)
+    return _instantiate(merged, _ENVIRONMENT, overrides, trusted, with_data=True)
 
 
-def algorithm(merged: dict[str, Any], overrides: list[str]) -> Algorithm:
+def algorithm(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] = ()) -> Algorithm:
     """Return the parts of the algorithm that a complete configuration describes; equal parts may be the same object."""
     groups = _groups(overrides)
     sampling, aggregator, solver, calibration = (
-        _part(key, yaml.safe_dump(merged["loop"].get(key)), tuple(w for g in groups if _is_of(g, key) for w in g))
+        _part(
+            key,
+            yaml.safe_dump(merged["loop"].get(key)),
+            tuple(word for group in groups if _is_of(group, key) for word in group),
+            tuple(trusted),
+        )
         for key in ALGORITHM
     )
     return Algorithm(sampling, aggregator or AnonymousMean(), solver or SGD(), calibration or Calibration())
 
 
 @cache
-def _part(key: str, settings: str, overrides: tuple[str, ...]) -> Any:
+def _part(key: str, settings: str, overrides: tuple[str, ...], trusted: tuple[str, ...]) -> Any:
     """Return one part; most algorithms differ in one, so that the others need not be parsed again."""
     given = yaml.safe_load(settings)
     loop = {} if given is None else {key: given}
-    return getattr(_instantiate({"loop": loop}, (key,), list(overrides), with_data=False).loop, key)
+    return getattr(_instantiate({"loop": loop}, (key,), overrides, trusted, with_data=False).loop, key)
 
 
 def split_overrides(overrides: list[str]) -> tuple[list[str], list[str]]:
@@ -129,24 +127,63 @@ def without_algorithm(merged: dict[str, Any]) -> dict[str, Any]:
     return neutral
 
 
-def algorithms(merged: dict[str, Any], names: list[str], overrides: list[str]) -> Iterator[tuple[str, Algorithm]]:
-    """Yield each shipped algorithm of these names on a configuration's clients."""
+def algorithms(
+    merged: dict[str, Any], names: list[str], overrides: list[str], trusted: Sequence[str] = ()
+) -> Iterator[tuple[str, Algorithm]]:
+    """Yield each algorithm by its label, on a configuration's clients.
+
+    Args:
+        merged: The configuration.
+        names: Of shipped algorithms (``fedavg``), and files of the user's own (``mine.yaml``, labelled ``mine``).
+        overrides: Arguments of the command line.
+        trusted: Packages whose classes may be named besides the known ones.
+    """
     neutral = without_algorithm(merged)
     for name in names:
-        path = configs.FOLDER / "algorithms" / f"{name}.yaml"
-        if not path.is_file():
-            known = ", ".join(configs.names("algorithms"))
-            raise configs.ConfigError(f"algorithm {name!r} is unknown: use all or some of {known}")
-        yield name, algorithm(configs.merge(neutral, configs.read(path)), overrides)
+        over = _algorithm_file(name)
+        yield label(name), algorithm(configs.merge(neutral, over), overrides, trusted)
+
+
+def _algorithm_file(name: str) -> dict[str, Any]:
+    """Return what a file says about an algorithm; it may not change the clients, which all algorithms share."""
+    path = configs.FOLDER / "algorithms" / f"{name}.yaml" if name in configs.names("algorithms") else Path(name)
+    over = configs.read(path)
+    loop = over.get("loop", {})
+    if not isinstance(loop, dict):
+        raise configs.ConfigError(f"{path}: loop={loop!r} must be a table of keys")
+    foreign = [key for key in ("seed", "data") if key in over] + [f"loop.{key}" for key in _ENVIRONMENT if key in loop]
+    if foreign:
+        raise configs.ConfigError(
+            f"{path} sets {', '.join(foreign)}, which all algorithms share: leave it out, or set it in --config"
+        )
+    return over
+
+
+def label(name: str) -> str:
+    """Return what an algorithm is called: its name, or the stem of its file.
+
+    >>> label("fedavg"), label("algorithms/mine.yaml")
+    ('fedavg', 'mine')
+    """
+    return name if name in configs.names("algorithms") else Path(name).stem
 
 
 def names_given(text: str) -> list[str]:
-    """Return the algorithms that a comma-separated list or ``all`` stands for, FedAvg first.
+    """Return the algorithms that a comma-separated list of names and files, or ``all``, stands for; FedAvg first.
 
     >>> names_given("fedacs, fedavg")
     ['fedavg', 'fedacs']
     """
-    names = configs.names("algorithms") if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
+    known = configs.names("algorithms")
+    names = known if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise configs.ConfigError("--algorithms needs names, separated by commas, or all")
-    return sorted(dict.fromkeys(names), key=lambda name: name != "fedavg")
+        raise configs.ConfigError("--algorithms needs names or files, separated by commas, or all")
+    names = sorted(dict.fromkeys(names), key=lambda name: name != "fedavg")
+    for name in names:
+        if name not in known and not Path(name).is_file():
+            raise configs.ConfigError(f"algorithm {name!r} is unknown: use a file, all, or some of {', '.join(known)}")
+    labels = [label(name) for name in names]
+    twice = sorted({each for each in labels if labels.count(each) > 1})
+    if twice:
+        raise configs.ConfigError(f"--algorithms has {', '.join(twice)} more than once: rename the file")
+    return names

@@ -10,8 +10,10 @@ from typing import Any
 
 import yaml
 
+from fl_lightning import safe_yaml
 from fl_lightning.callbacks.checkpoint import checkpoints, load_latest
 from fl_lightning.checkpointing.storage import DamagedFileError, read_checkpoint
+from fl_lightning.cli import moved
 from fl_lightning.cli.configs import ConfigError
 
 CHECKPOINTS = "checkpoints"  # folder in a run's folder
@@ -57,8 +59,8 @@ def _is_free(key: str) -> bool:
 
 
 def differences(there: str, here: str, also_free: tuple[str, ...] = ()) -> list[str]:
-    """Return what differs between two configurations, other than what does not change a result."""
-    old, new = flat(yaml.safe_load(there)), flat(yaml.safe_load(here))
+    """Return what differs between two configurations, other than what does not change a result or has moved."""
+    old, new = (flat(moved.current(safe_yaml.load(text, "the stored config"))) for text in (there, here))
     keys = [
         key
         for key in sorted({*old, *new})
@@ -139,7 +141,7 @@ def _stored_config(run_dir: Path) -> str | None:
     """Return the configuration of a run that left no checkpoint."""
     try:
         text = (run_dir / "config.yaml").read_text(encoding="utf-8")
-        return text if isinstance(yaml.safe_load(text), dict) else None
+        return text if isinstance(safe_yaml.load(text, "the stored config"), dict) else None
     except (OSError, ValueError, yaml.YAMLError):
         return None
 

@@ -52,10 +52,8 @@ def send(answers: TextIO, **event: Any) -> None:
 def execute(job: Job, answers: TextIO) -> str:
     """Make one run or go on with it, and return ``kept`` if it was finished already, else ``finished``."""
     from fl_lightning.cli import building  # heavy: torch, lightning
-    from fl_lightning.cli.train import split_arguments
 
-    trusted, overrides = split_arguments(job.overrides, "--trust")
-    settings = building.parse(configs.compose(job.configs), [*overrides, "--seed", str(job.seed)], trusted)
+    settings = building.parse(configs.compose(job.configs), [*job.overrides, "--seed", str(job.seed)], job.trusted)
     settings.run_dir = job.run_dir
     if isinstance(settings.fabric.devices, int) and settings.fabric.devices > 1:
         raise configs.ConfigError("compare makes each run in one process: use --fabric.devices 1 and --jobs")

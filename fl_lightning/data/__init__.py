@@ -11,8 +11,9 @@ from fl_lightning.data.federation import DatasetFederation, TensorFederation, la
 from fl_lightning.data.figure import partition_figure
 from fl_lightning.data.images import Images
 from fl_lightning.data.mnist import MNIST, load_mnist
-from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Partition, Shards
+from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Shards
 from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
+from fl_lightning.parts import Partition
 
 if TYPE_CHECKING:
     from fl_lightning.data.datamodule import FromDataModule

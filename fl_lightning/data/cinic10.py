@@ -13,13 +13,13 @@ from fl_lightning.data.cifar10 import CLASS_NAMES
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.data.fetching import workspace
 from fl_lightning.data.images import Images, image_federation, read_images, save_images
-from fl_lightning.data.partitions import Partition
+from fl_lightning.parts import DataSource, Partition
 
 _STORED = "cinic10.pt"
 _SPLITS = ("train", "test")
 
 
-class CINIC10:
+class CINIC10(DataSource):
     """90,000 + 90,000 colour photographs of 32x32 pixels (the split ``valid`` is left alone).
 
     Args:

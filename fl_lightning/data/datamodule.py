@@ -8,11 +8,11 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from fl_lightning.data.columns import Column, split_dataset
 from fl_lightning.data.federation import DatasetFederation
-from fl_lightning.data.partitions import Partition
+from fl_lightning.parts import DataSource, Partition
 from fl_lightning.seeding import Purpose, generator
 
 
-class FromDataModule:
+class FromDataModule(DataSource):
     """Splits the training set of a LightningDataModule among clients; its test set (or validation set) is common.
 
     Batches are made by the data module's own ``collate_fn``; batch size and order are the loop's.

@@ -5,12 +5,12 @@ import torch
 
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.data.images import split
-from fl_lightning.data.partitions import Partition
+from fl_lightning.parts import DataSource, Partition
 
 _CLASS_SIZES = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 
 
-class Digits:
+class Digits(DataSource):
     """1797 handwritten digits of 8x8 pixels.
 
     Args:

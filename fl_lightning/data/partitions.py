@@ -4,26 +4,16 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from fl_lightning.checking import one_of
+from fl_lightning.parts import Partition
 from fl_lightning.types import IntVector, Vector
 
 _MAX_DRAWS = 500
 Assignment = Literal["blocks", "cyclic", "random"]
-
-
-class Partition(Protocol):
-    """Splits a data set among clients.
-
-    One that needs no labels says so by ``uses_labels = False``. One that looks at something else of the data has
-    ``split_dataset(dataset, rng)`` besides.
-    """
-
-    def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
-        """Return for each client the indices of its examples."""
 
 
 def _at_least_one(name: str, value: int) -> int:
@@ -44,7 +34,7 @@ def _cut(indices: IntVector, num_parts: int) -> list[IntVector]:
     return [np.sort(part) for part in np.array_split(indices, num_parts)]
 
 
-class OneClassPerClient:
+class OneClassPerClient(Partition):
     """Give every client examples of a single class; clients that share a class split it evenly.
 
     Which clients get which class decides how hard a system is whose first half is slow: with ``blocks`` the slow half
@@ -90,7 +80,7 @@ class OneClassPerClient:
         return rng.permutation(blocks) if self.assignment == "random" else blocks
 
 
-class Dirichlet:
+class Dirichlet(Partition):
     """Draw every client's mix of labels from a Dirichlet law, then hand out each example exactly once.
 
     With ``P[m] ~ Dirichlet(alpha * ones(C))`` client ``m`` gets the share ``P[m, c] / sum_j P[j, c]`` of class ``c``.
@@ -144,7 +134,7 @@ class Dirichlet:
         return mix / mix.sum(axis=0)
 
 
-class Shards:
+class Shards(Partition):
     """Sort by label, cut into equal shards and deal ``shards_per_client`` to each client (McMahan et al., 2017).
 
     Args:
@@ -166,7 +156,7 @@ class Shards:
         return [np.sort(np.concatenate([shards[shard] for shard in hand])) for hand in hands]
 
 
-class IID:
+class IID(Partition):
     """Shuffle and deal evenly.
 
     >>> [len(part) for part in IID(3).split(np.zeros(8, dtype=np.int64), np.random.default_rng(0))]
@@ -184,7 +174,7 @@ class IID:
         return _cut(rng.permutation(len(labels)), self.num_clients)
 
 
-class GivenIndices:
+class GivenIndices(Partition):
     """Use a split made elsewhere.
 
     Args:

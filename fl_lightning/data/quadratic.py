@@ -6,6 +6,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.data.federation import TensorFederation
+from fl_lightning.parts import DataSource
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import RoundPlan, Vector
 
@@ -40,7 +41,7 @@ class QuadraticFederation(TensorFederation):
         }
 
 
-class Quadratic:
+class Quadratic(DataSource):
     """The paper's toy: ``E_m ~ N(0, I)``.
 
     Args:

@@ -1,14 +1,14 @@
 """Line charts for the page: stretched SVG for the lines, ordinary text for the words, so that both fit any width."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 
+from fl_lightning.report.rendering import render
 from fl_lightning.report.scales import SIZE, Scale, apart, dots, line, nice_top, points, tick_label
 from fl_lightning.report.statistics import Band, Vector
 
@@ -46,34 +46,46 @@ class Chart:
     direct_labels: bool = False
 
 
-def svg(*paths: str) -> str:
-    """Return an SVG that fills whatever holds it."""
-    frame = f'viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none" aria-hidden="true"'
-    return f"<svg {frame}>{''.join(paths)}</svg>"
+class Stroke(NamedTuple):
+    """A path of a drawing; an empty one is left out."""
+
+    kind: str  # its CSS classes
+    path: str
 
 
-def stroke(kind: str, path: str) -> str:
-    """Return one path."""
-    return f'<path class="{kind}" d="{path}"/>' if path else ""
+class Word(NamedTuple):
+    """A text on a drawing."""
+
+    kind: str  # its CSS class
+    place: str  # its CSS position
+    text: str
 
 
-def grid(y: Scale, wanted: int = 5) -> str:
+@dataclass(frozen=True, kw_only=True)
+class _Label:
+    """A name at the end of its line."""
+
+    index: int
+    kind: str
+    name: str
+    end: float  # of the line, pixels from the top
+    place: float  # of the name, moved so that none overlap
+
+
+def grid(y: Scale, wanted: int = 5) -> Stroke:
     """Return the horizontal lines at the ticks."""
     rows = [points(Scale(0, 1), y, np.zeros(1), np.array([tick]))[0][1] for tick in y.ticks(wanted)]
-    return stroke("grid", "".join(f"M0 {row}h{SIZE}" for row in rows))
+    return Stroke("grid", "".join(f"M0 {row}h{SIZE}" for row in rows))
 
 
-def tick_words(x: Scale | None, y: Scale | None, wanted: int = 5) -> str:
+def tick_words(x: Scale | None, y: Scale | None, wanted: int = 5) -> list[Word]:
     """Return the numbers along the axes."""
     across = x.ticks(wanted + 1) if x else []
     down = y.ticks(wanted) if y else []
     left = x.share(np.array(across)) if x else np.empty(0)
     top = 1 - y.share(np.array(down)) if y else np.empty(0)
-    words = [
-        f'<i class="xt" style="left:{p * 100:.2f}%">{tick_label(v)}</i>' for v, p in zip(across, left, strict=True)
-    ]
-    words += [f'<i class="yt" style="top:{p * 100:.2f}%">{tick_label(v)}</i>' for v, p in zip(down, top, strict=True)]
-    return "".join(words)
+    words = [Word("xt", f"left:{p * 100:.2f}%", tick_label(v)) for v, p in zip(across, left, strict=True)]
+    return words + [Word("yt", f"top:{p * 100:.2f}%", tick_label(v)) for v, p in zip(down, top, strict=True)]
 
 
 def _across(series: Sequence[Series]) -> Scale:
@@ -96,35 +108,30 @@ def _up(chart: Chart, series: Sequence[Series]) -> Scale:
     return Scale(low, max(10 * low, 10.0 ** math.ceil(math.log10(max(top, low)))), True)
 
 
-def _paths(x: Scale, y: Scale, series: Sequence[Series]) -> str:
+def _strokes(x: Scale, y: Scale, series: Sequence[Series]) -> list[Stroke]:
     bands, lines = [], []
     for one in reversed(series):  # the best on top
         band = one.band
         if len(band.x) == 1:
-            lines.append(stroke(f"dot {one.kind}", dots(points(x, y, band.x, band.mean))))
+            lines.append(Stroke(f"dot {one.kind}", dots(points(x, y, band.x, band.mean))))
             continue
         if not np.array_equal(band.low, band.high):
             edge = points(x, y, band.x, band.high) + points(x, y, band.x, band.low)[::-1]
-            bands.append(stroke(f"band {one.kind}", line(edge) + "z"))
-        lines.append(stroke(f"line {one.kind}", line(points(x, y, band.x, band.mean))))
-    return "".join(bands + lines)
+            bands.append(Stroke(f"band {one.kind}", line(edge) + "z"))
+        lines.append(Stroke(f"line {one.kind}", line(points(x, y, band.x, band.mean))))
+    return bands + lines
 
 
-def _direct_labels(chart: Chart, y: Scale, series: Sequence[Series]) -> str:
-    """Return the names at the ends of their lines, moved apart, with thin leaders."""
+def _direct_labels(chart: Chart, y: Scale, series: Sequence[Series]) -> list[_Label]:
+    """Return the names at the ends of their lines, moved apart."""
     room = int(chart.height / _LABEL_GAP)
     shown = list(series[:room])
     ends = [float((1 - y.share(one.band.mean[-1:]))[0]) * chart.height for one in shown]
     places = apart(ends, _LABEL_GAP, 0, chart.height)
-    names = "".join(
-        f'<b class="label {one.kind}" data-e="{one.index}" style="top:{place:.1f}px">{escape(one.name)}</b>'
-        for one, place in zip(shown, places, strict=True)
-    )
-    leaders = "".join(
-        f'<path class="leader {one.kind}" d="M1 {end:.1f}L13 {place:.1f}"/>'
+    return [
+        _Label(index=one.index, kind=one.kind, name=one.name, end=end, place=place)
         for one, end, place in zip(shown, ends, places, strict=True)
-    )
-    return f'<svg class="leaders" width="14" height="{chart.height}" aria-hidden="true">{leaders}</svg>{names}'
+    ]
 
 
 def rounded(values: Vector) -> list[float | None]:
@@ -133,29 +140,28 @@ def rounded(values: Vector) -> list[float | None]:
     return [None if math.isnan(value) else float(f"{value:.4g}") for value in finite]
 
 
-def line_chart(chart: Chart, series: Sequence[Series]) -> tuple[str, dict[str, Any]]:
+def line_chart(chart: Chart, series: Sequence[Series]) -> tuple[Markup, dict[str, Any]]:
     """Return a chart and the values that hovering over it shows."""
     drawn = [one for one in series if len(one.band.x)]
     x, y = _across(drawn), _up(chart, drawn)
-    marks = "".join(
-        stroke("mark", f"M0 {points(x, y, np.zeros(1), np.array([mark]))[0][1]}h{SIZE}") for mark in chart.marks
+    rows = [points(x, y, np.zeros(1), np.array([mark]))[0][1] for mark in chart.marks]
+    tops = [float((1 - y.share(np.array([mark])))[0]) * 100 for mark in chart.marks]
+    targets = [Word("mt", f"top:{top:.2f}%", f"target {mark:g}") for mark, top in zip(chart.marks, tops, strict=True)]
+    html = render(
+        "line_chart",
+        {
+            "chart": chart,
+            "logarithmic": x.logarithmic,
+            "strokes": [grid(y), *(Stroke("mark", f"M0 {row}h{SIZE}") for row in rows), *_strokes(x, y, drawn)],
+            "words": tick_words(x, y) + targets,
+            "labels": _direct_labels(chart, y, drawn) if chart.direct_labels else [],
+        },
     )
-    mark_words = "".join(
-        f'<i class="mt" style="top:{float((1 - y.share(np.array([mark])))[0]) * 100:.2f}%">target {mark:g}</i>'
-        for mark in chart.marks
-    )
-    labels = _direct_labels(chart, y, drawn) if chart.direct_labels else ""
-    wide = " labelled" if chart.direct_labels else ""
-    html = (
-        f'<div class="chart{wide}" id="{chart.identity}" style="--h:{chart.height}px" role="img" '
-        f'aria-label="{escape(chart.y_label)} against {escape(chart.x_label)}">'
-        f'<p class="yl">{escape(chart.y_label)}</p>'
-        f'<div class="plot" data-chart="{chart.identity}">'
-        f"{svg(grid(y), marks, _paths(x, y, drawn))}{tick_words(x, y)}{mark_words}{labels}"
-        f'<div class="cursor"></div></div>'
-        f'<p class="xl">{escape(chart.x_label)}{", logarithmic" * x.logarithmic}</p></div>'
-    )
-    values = {
+    return html, _hover_values(chart, x, y, drawn)
+
+
+def _hover_values(chart: Chart, x: Scale, y: Scale, series: Sequence[Series]) -> dict[str, Any]:
+    return {
         "x": [x.low, x.high],
         "y": [y.low, y.high],
         "xlog": x.logarithmic,
@@ -169,12 +175,6 @@ def line_chart(chart: Chart, series: Sequence[Series]) -> tuple[str, dict[str, A
                 "l": rounded(one.band.low),
                 "h": rounded(one.band.high),
             }
-            for one in drawn
+            for one in series
         ],
     }
-    return html, values
-
-
-def embedded(values: Any) -> str:
-    """Return JSON that can stand inside a script element."""
-    return json.dumps(values, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -14,6 +14,8 @@ from fl_lightning.report.page import colours
 
 _COLOURS = ("#c8440a", "#0072b2", "#00805e", "#b4508c", "#b07a00", "#3f9bd1", "#6b5b95", "#5f6368")
 _LINES = {"": "-", "6 3": (0, (6, 3)), "2 2.5": (0, (2, 2.5)), "9 3 2 3": (0, (9, 3, 2, 3)), "1 4": (0, (1, 3))}
+_CURVE_HEIGHT = 4.0  # inches
+_LEGEND_ROWS = int(_CURVE_HEIGHT * 72 / 10.5)  # a name takes 10.5 points
 _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -44,14 +46,13 @@ def _looks(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def _legend(figure: Figure, axes: Any, count: int) -> None:
-    figure.legend(
-        *axes.get_legend_handles_labels(), loc="outside right upper", ncols=1 if count <= 27 else 2, fontsize=7
-    )
+    columns = 1 if count <= _LEGEND_ROWS else 2
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", ncols=columns, fontsize=7)
 
 
 def curve_figure(comparison: Comparison, axis: str, metric: str) -> Figure:
     """Draw a metric along an axis: mean and, up to eight algorithms, the range over seeds."""
-    figure = Figure(figsize=(7.2, 4), layout="constrained")
+    figure = Figure(figsize=(7.2, _CURVE_HEIGHT), layout="constrained")
     axes = figure.subplots()
     few = len(comparison.entries) <= 8
     for entry, look in zip(comparison.entries, _looks(comparison), strict=True):

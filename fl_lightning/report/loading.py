@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from fl_lightning import safe_yaml
 from fl_lightning.report.checks import check_clients, check_metrics, check_summary
 from fl_lightning.report.statistics import Vector
 
@@ -122,9 +122,9 @@ def load(folder: Path) -> Run:
     if missing:
         raise ValueError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     try:
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        config = safe_yaml.load((folder / "config.yaml").read_text(encoding="utf-8"), f"{folder / 'config.yaml'}")
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except yaml.YAMLError:
+    except safe_yaml.UnsafeYamlError:
         raise ValueError("config.yaml is half-written or no YAML") from None
     except (json.JSONDecodeError, RecursionError):
         raise ValueError("summary.json is half-written or no JSON") from None

@@ -2,23 +2,22 @@
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from markupsafe import Markup
 
 from fl_lightning.report import sections, tables
-from fl_lightning.report.charts import embedded
-from fl_lightning.report.comparison import METRICS, Comparison
+from fl_lightning.report.comparison import METRICS, Comparison, Entry
 from fl_lightning.report.loading import Problem
+from fl_lightning.report.rendering import asset, render
 
-_FOLDER = Path(__file__).resolve().parent
 _COLOURS = 8
 _MANY = 8  # lines, beyond which all but the reference are dimmed
 _DASHES = ("", "6 3", "2 2.5", "9 3 2 3", "1 4")
-_Section = Callable[[Comparison, sections.Charts], str]
-_SECTIONS: tuple[tuple[_Section, str, str], ...] = (
+_Maker = Callable[[Comparison, sections.Charts], Markup]
+_SECTIONS: tuple[tuple[_Maker, str, str], ...] = (
     (sections.curves, "Learning curves", "What a round, a local step and a second of computation buy."),
     (sections.targets, "Cost to a target", "How much it takes to get there, and in how many seeds."),
     (sections.finals, "Where they end", "Final value of every seed, and the difference to the reference."),
@@ -61,7 +60,7 @@ def findings(comparison: Comparison) -> list[str]:
     sentences = [first]
     if len(comparison.seeds) > 1 and len(entries) > 1:
         pairs = [comparison.paired(entry) for entry in entries if entry is not reference]
-        sign = 1 if comparison.metric == "test_accuracy" else -1
+        sign = 1 if comparison.maximised else -1
         above = sum(min(sign * pair.low, sign * pair.high) > 0 for pair in pairs)
         below = sum(max(sign * pair.low, sign * pair.high) < 0 for pair in pairs)
         sentences.append(
@@ -92,51 +91,50 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _legend(comparison: Comparison) -> str:
-    chips = "".join(
-        f'<button class="chip e{index}{" ref" if entry is comparison.reference else ""}" data-e="{index}" '
-        f'aria-pressed="true"><svg viewBox="0 0 24 8" aria-hidden="true"><path class="line chip e{index}" d="M0 4h24"/>'
-        f"</svg>{escape(entry.name)}</button>"
-        for index, entry in enumerate(comparison.entries)
-    )
-    return f'<div class="legend" role="group" aria-label="algorithms: click to hide">{chips}</div>'
+@dataclass(frozen=True, kw_only=True)
+class _RunRow:
+    """An algorithm in the table of what ran."""
+
+    name: str
+    settings: list[str]
+    seeds: list[int]
+    rounds: int
+    seconds: float
+    rejected: int
 
 
-def what_ran(comparison: Comparison, problems: Sequence[Problem]) -> str:
-    """Return settings that differ, seconds, versions, what was rejected and what was left out."""
-    rejected = {entry.name: _rejected([run.summary for run in entry.runs]) for entry in comparison.entries}
-    some = any(rejected.values())
-    rows = []
-    for index, entry in enumerate(comparison.entries):
-        own = entry is comparison.reference
-        settings = [
-            f"{key.removeprefix('loop.')} = {_shown(values[entry.name])}"
-            for key, values in comparison.differences.items()
-            if values[entry.name] is not None and (own or values[entry.name] != values[comparison.reference.name])
-        ]
-        seconds = [float(run.summary.get("seconds") or math.nan) for run in entry.runs]
-        cells = [f"<td>{escape(entry.name)}</td>", f'<td class="wide">{"<br>".join(map(escape, settings)) or "–"}</td>']
-        cells += [f"<td>{', '.join(str(run.seed) for run in entry.runs)}</td>"]
-        cells += [f"<td>{max(len(run.metrics['round']) for run in entry.runs)}</td>"]
-        cells += [f"<td>{sum(seconds) / len(seconds):.1f}</td>"] + (
-            [f"<td>{rejected[entry.name]}</td>"] if some else []
-        )
-        rows.append(f'<tr class="r{index}{" ref" if own else ""}">{"".join(cells)}</tr>')
-    heads = [
-        "algorithm",
-        f"settings that differ from {comparison.reference.name}'s",
-        "seeds",
-        "rounds",
-        "seconds a run",
+def _run_row(comparison: Comparison, entry: Entry) -> _RunRow:
+    reference = comparison.reference
+    settings = [
+        f"{key.removeprefix('loop.')} = {_shown(values[entry.name])}"
+        for key, values in comparison.differences.items()
+        if values[entry.name] is not None and (entry is reference or values[entry.name] != values[reference.name])
     ]
-    head = "".join(f"<th>{escape(word)}</th>" for word in heads + ["rejected updates"] * some)
-    head = head.replace("<th>settings", '<th style="text-align:left">settings')
-    config = yaml.safe_dump(comparison.reference.runs[0].config, sort_keys=False)
-    table = f'<table id="ran"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    title = f"Complete config of {escape(comparison.reference.name)}"
-    return (
-        f'<div class="scroll">{table}</div>{_versions(comparison)}{_left_out(problems)}'
-        f"<details><summary>{title}</summary><pre>{escape(config)}</pre></details>"
+    seconds = [float(run.summary.get("seconds") or math.nan) for run in entry.runs]
+    return _RunRow(
+        name=entry.name,
+        settings=settings,
+        seeds=[run.seed for run in entry.runs],
+        rounds=max(len(run.metrics["round"]) for run in entry.runs),
+        seconds=sum(seconds) / len(seconds),
+        rejected=_rejected([run.summary for run in entry.runs]),
+    )
+
+
+def what_ran(comparison: Comparison, problems: Sequence[Problem]) -> Markup:
+    """Return settings that differ, seconds, versions, what was rejected and what was left out."""
+    rows = [_run_row(comparison, entry) for entry in comparison.entries]
+    versions = {tuple(sorted((run.summary.get("versions") or {}).items())) for run in comparison.runs}
+    return render(
+        "what_ran",
+        {
+            "reference": comparison.reference.name,
+            "rows": rows,
+            "any_rejected": any(row.rejected for row in rows),
+            "versions": [", ".join(f"{name} {number}" for name, number in table) for table in sorted(versions)],
+            "problems": problems,
+            "config": yaml.safe_dump(comparison.reference.runs[0].config, sort_keys=False),
+        },
     )
 
 
@@ -155,75 +153,51 @@ def _rejected(summaries: Sequence[dict[str, Any]]) -> int:
     )
 
 
-def _versions(comparison: Comparison) -> str:
-    tables_ = {tuple(sorted((run.summary.get("versions") or {}).items())) for run in comparison.runs}
-    lines = [", ".join(f"{name} {version}" for name, version in table) for table in sorted(tables_)]
-    told = sections.note("Versions: " + "; ".join(lines) + ".")
-    return told + '<p class="note warn">The runs were made with different versions.</p>' * (len(lines) > 1)
+@dataclass(frozen=True)
+class _Section:
+    """A numbered part of the page."""
 
-
-def _left_out(problems: Sequence[Problem]) -> str:
-    if not problems:
-        return ""
-    items = "".join(
-        f"<li><code>{escape(str(problem.folder))}</code>: {escape(problem.reason)}</li>" for problem in problems
-    )
-    return f'<h3 class="warn">Left out</h3><ul class="plain">{items}</ul>'
+    title: str
+    lead: str
+    body: Markup
 
 
 def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
     """Return the whole page."""
     charts: sections.Charts = {}
-    bodies = [(title, sections.lead(sentence), make(comparison, charts)) for make, title, sentence in _SECTIONS]
-    bodies.append(("What ran", sections.lead("All else was the same for all."), what_ran(comparison, problems)))
-    shown = [(f"s{number}", *body) for number, body in enumerate((body for body in bodies if body[2]), start=1)]
-    links = "".join(f'<a href="#{identity}">{escape(title)}</a>' for identity, title, _, _ in shown)
-    parts = "".join(
-        f'<section id="{identity}"><h2><span class="no">{identity[1:]}</span>{escape(title)}</h2>{start}{body}'
-        "</section>"
-        for identity, title, start, body in shown
-    )
-    told = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(comparison))
-    return (
-        f'{_head(comparison)}<ul class="findings">{told}</ul><nav>{links}</nav>{_legend(comparison)}{parts}'
-        "<footer>Made by fl-lightning. Hover for values; click a name to hide it, shift-click to see it alone.</footer>"
-        f'</main><div id="tip" role="status"></div>{_scripts(comparison, charts)}</body></html>\n'
+    made = [_Section(title, lead, make(comparison, charts)) for make, title, lead in _SECTIONS]
+    made.append(_Section("What ran", "All else was the same for all.", what_ran(comparison, problems)))
+    entries, chosen = comparison.entries, colours(comparison)
+    names, reference = [entry.name for entry in entries], entries.index(comparison.reference)
+    return render(
+        "page",
+        {
+            "title": f"{comparison.data}: {len(entries)} algorithm{'s' * (len(entries) > 1)}",
+            "facts": _facts(comparison),
+            "findings": findings(comparison),
+            "names": names,
+            "reference": reference,
+            "is_large": len(entries) > _MANY,
+            "sections": [section for section in made if section.body],
+            "colours": chosen,
+            "values": {
+                "names": names,
+                "colours": [colour for colour, _ in chosen],
+                "reference": reference,
+                "charts": charts,
+            },
+            "style": asset("page.css"),
+            "script": asset("page.js"),
+        },
     )
 
 
-def _head(comparison: Comparison) -> str:
-    runs, entries = comparison.runs, comparison.entries
-    style = "".join(
-        f".e{index}{{--k:var(--c{colour})}}" + (f".line.e{index}{{stroke-dasharray:{dash}}}" if dash else "")
-        for index, (colour, dash) in enumerate(colours(comparison))
-    )
-    title = f"{comparison.data}: {len(entries)} algorithm{'s' * (len(entries) > 1)}"
-    facts = (
+def _facts(comparison: Comparison) -> list[str]:
+    runs = comparison.runs
+    return [
         f"{len(runs)} runs",
         f"seeds {', '.join(map(str, comparison.seeds))}",
         f"{max(len(run.metrics['round']) for run in runs)} rounds",
         f"{len(runs[0].clients['weight'])} clients",
         f"reference {comparison.reference.name}",
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{_asset('page.css')}{style}</style></head>\n"
-        f'<body class="{"many" if len(entries) > _MANY else "few"}"><main><header><h1>{escape(title)}</h1>'
-        f'<p class="sub">{escape(" · ".join(facts))}</p></header>'
-    )
-
-
-def _scripts(comparison: Comparison, charts: sections.Charts) -> str:
-    values = {
-        "names": [entry.name for entry in comparison.entries],
-        "colours": [colour for colour, _ in colours(comparison)],
-        "reference": comparison.entries.index(comparison.reference),
-        "charts": charts,
-    }
-    data = f'<script id="data" type="application/json">{embedded(values)}</script>'
-    return f"{data}\n<script>{_asset('page.js')}</script>"
-
-
-def _asset(name: str) -> str:
-    return (_FOLDER / name).read_text(encoding="utf-8")
+    ]

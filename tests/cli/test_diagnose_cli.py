@@ -69,7 +69,7 @@ def test_many_clients(in_folder, capsys):
 BAD = {
     "weight,T,q\n1,5,nan\n": "line 2: failure_rate=nan must be in [0, 1)",
     "T,q\n5,0.1\n5,1\n": "line 3: failure_rate=1 must be in [0, 1)",
-    "T,q\n0,0.1\n": "line 2: num_steps=0 must be a whole number of at least 1",
+    "T,q\n0,0.1\n": "line 2: num_steps=0 must be a whole number from 1 to 1,000,000",
     "T,q\n1.5,0.1\n": "line 2: num_steps=1.5 must be a whole number",
     "T,q\ninf,0.1\n": "line 2: num_steps=inf must be a whole number",
     "w,q\n1,0.1\n": "has no column num_steps (got w, q)",
@@ -95,7 +95,7 @@ def test_bad_tables_are_one_clear_line(in_folder, capsys, text):
 def test_other_mistakes_are_one_clear_line(in_folder, capsys):
     for arguments, complaint in (
         (["--clients", "none.csv"], "none.csv does not exist"),
-        (["--config", "mnist.yaml", "--algorithms", "fedfoo"], "algorithm 'fedfoo' is unknown: use all or some of"),
+        (["--config", "mnist.yaml", "--algorithms", "fedfoo"], "'fedfoo' is unknown: use a file, all, or some of"),
         (["--config", "nothing.yaml"], "neither a file nor a shipped config"),
         (["--config", "mnist.yaml", "--algorithms", ","], "--algorithms needs names"),
     ):
