@@ -21,10 +21,10 @@ class RoundProgress(Callback):
     """Shows how far a run is: a live bar in a terminal, a line every few rounds elsewhere.
 
     Args:
-        monitor: The metric to show.
+        monitor: The metric to show; the loop's headline metric by default.
     """
 
-    def __init__(self, monitor: str = "test_accuracy") -> None:
+    def __init__(self, monitor: str | None = None) -> None:
         self.monitor = monitor
         self._bar: Progress | None = None
 
@@ -49,14 +49,15 @@ class RoundProgress(Callback):
         """Move the bar."""
         if loop.fabric.global_rank:
             return
-        shown = self._shown(result.metrics)
+        shown = self._shown(result.metrics, self.monitor or loop.monitor)
         if self._bar is not None:
             self._bar.update(self._task, completed=loop.round_index, description=shown)
         elif loop.round_index % self._every == 0 or loop.round_index in (1, loop.rounds):
             self._console.print(f"round {loop.round_index}/{loop.rounds}  {shown}", highlight=False)
 
-    def _shown(self, row: dict[str, float]) -> str:
-        parts = [(self.monitor.replace("_", " "), row.get(self.monitor)), ("train loss", row.get("train_loss"))]
+    def _shown(self, row: dict[str, float], monitor: str) -> str:
+        names = dict.fromkeys((monitor, "train_loss"))
+        parts = [(name.replace("_", " "), row.get(name)) for name in names]
         return "  ".join(f"{name} {value:.3f}" for name, value in parts if value is not None and not math.isnan(value))
 
     def on_federation_end(self, loop: "FederatedLoop") -> None:

@@ -18,6 +18,7 @@ from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.checkpointing.identity import installed_versions
 from fl_lightning.checkpointing.storage import encode, write_durably
 from fl_lightning.memory import Remembers
+from fl_lightning.results import MONITOR, Mode, averaged_name
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class RunRecorder(Remembers, Callback):
 
     Args:
         run_dir: The folder; made if it is not there.
-        target_accuracy: The accuracy whose first crossing the summary reports.
+        target_accuracy: The value of the headline metric whose first crossing the summary reports.
         labels: Names that the summary carries along, such as data set and algorithm.
     """
 
@@ -130,15 +131,15 @@ class RunRecorder(Remembers, Callback):
         for name in FINAL_FILES:
             if name == "model.ckpt" and averaged is not None:
                 loop.engine.load(averaged)
-            self.write(name, loop.seed, loop.round_index, loop.module)
+            self.write(name, loop, loop.round_index, loop.module)
         loop.engine.load(loop.state)
 
-    def write(self, name: str, seed: int, num_rounds: int, module: Any) -> None:
+    def write(self, name: str, loop: "FederatedLoop", num_rounds: int, module: Any) -> None:
         """Write one of the files that a finished run has.
 
         Args:
             name: One of ``FINAL_FILES``.
-            seed: The run's seed.
+            loop: Of the run; it need not have been started.
             num_rounds: The rounds that were made.
             module: The final model.
         """
@@ -147,16 +148,17 @@ class RunRecorder(Remembers, Callback):
         elif name.startswith("model"):
             save_weights(module, self.run_dir / name)
         else:
-            write_durably(self.run_dir / name, (json.dumps(self._summary(seed), indent=2) + "\n").encode())
+            write_durably(self.run_dir / name, (json.dumps(self._summary(loop), indent=2) + "\n").encode())
 
-    def _summary(self, seed: int) -> dict[str, Any]:
+    def _summary(self, loop: "FederatedLoop") -> dict[str, Any]:
         return {
-            **summarise(read_metrics(self.path), self.target_accuracy),
+            **summarise(read_metrics(self.path), self.target_accuracy, loop.monitor, loop.mode),
             **self.labels,
-            "seed": seed,
+            "seed": loop.seed,
             **self._rejections(),
             "per_class_accuracy": self._class_accuracy,
             "versions": self.versions,
+            "device": str(loop.fabric.device),
             "seconds": round(self._elapsed(), 3),
         }
 
@@ -193,38 +195,49 @@ class RunRecorder(Remembers, Callback):
         self._began = time.perf_counter()
 
 
-def summarise(rows: list[dict[str, float]], target_accuracy: float | None) -> dict[str, Any]:
+def summarise(
+    rows: list[dict[str, float]], target: float | None, monitor: str = MONITOR, mode: Mode = "max"
+) -> dict[str, Any]:
     """Return what a run reached, and what it took to reach the target for the first time (None: never).
 
-    ``final`` is the last evaluation, ``last`` the mean over the last fifth of the rounds, ``averaged`` the averaged
-    model at the end.
+    Of the headline metric, ``final`` is the last evaluation, ``last`` the mean over the last fifth of the rounds,
+    ``averaged`` the averaged model at the end.
 
     >>> rows = [{"round": 1, "test_accuracy": 0.5, "local_steps": 10.0}, {"round": 2, "test_accuracy": 0.8}]
     >>> summarise(rows, 0.5)["rounds_to_target"], summarise(rows, 0.9)["rounds_to_target"]
     (1, None)
     """
+    name, of_average = monitor.removeprefix("test_"), averaged_name(monitor)
     num_rounds = int(rows[-1]["round"]) if rows else 0
-    accuracies = [row["test_accuracy"] for row in rows if "test_accuracy" in row]
-    averaged = [row["averaged_accuracy"] for row in rows if "averaged_accuracy" in row]
-    late = [row["test_accuracy"] for row in rows if "test_accuracy" in row and row["round"] > 0.8 * num_rounds]
+    values = [row[monitor] for row in rows if monitor in row]
+    averaged = [row[of_average] for row in rows if of_average in row]
+    late = [row[monitor] for row in rows if monitor in row and row["round"] > 0.8 * num_rounds]
+    best_of = min if mode == "min" else max
     finals = ("test_loss", "distance", "averaged_loss", "averaged_distance")
     return {
         "rounds": num_rounds,
-        "final_accuracy": accuracies[-1] if accuracies else None,
-        "last_accuracy": sum(late) / len(late) if late else None,
-        "averaged_accuracy": averaged[-1] if averaged else None,
-        "best_accuracy": max(accuracies, default=None),
-        "target_accuracy": target_accuracy,
-        **_to_target(rows, "test_accuracy", target_accuracy, ""),
-        **_to_target(rows, "averaged_accuracy", target_accuracy, "averaged_"),
+        "monitor": monitor,
+        "mode": mode,
+        f"final_{name}": values[-1] if values else None,
+        f"last_{name}": sum(late) / len(late) if late else None,
+        f"averaged_{name}": averaged[-1] if averaged else None,
+        f"best_{name}": best_of(values, default=None),
+        f"target_{name}": target,
+        **_to_target([row for row in rows if target is not None and _reaches(row, monitor, mode, target)], ""),
+        **_to_target(
+            [row for row in rows if target is not None and _reaches(row, of_average, mode, target)], "averaged_"
+        ),
         **{f"final_{name}": rows[-1][name] for name in finals if rows and name in rows[-1]},
     }
 
 
-def _to_target(rows: list[dict[str, float]], metric: str, target: float | None, prefix: str) -> dict[str, Any]:
-    """Return rounds, local steps and computation time of the first row that reaches the target."""
-    reached = (row for row in rows if target is not None and row.get(metric, float("-inf")) >= target)
-    first: dict[str, float] = next(reached, {})
+def _reaches(row: dict[str, float], metric: str, mode: Mode, target: float) -> bool:
+    return metric in row and (row[metric] <= target if mode == "min" else row[metric] >= target)
+
+
+def _to_target(reached: list[dict[str, float]], prefix: str) -> dict[str, Any]:
+    """Return rounds, local steps and computation time of the first of the rows that reach the target."""
+    first = reached[0] if reached else {}
     costs = {"rounds": "round", "local_steps": "local_steps", "computation_time": "computation_time"}
     return {f"{prefix}{name}_to_target": first.get(column) for name, column in costs.items()}
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
 
 _AXES = ("local_steps", "computation_time")
-_CURVES = ("test_accuracy", "test_loss", "distance")
+_CURVES = ("test_accuracy", "test_loss", "distance")  # and the headline metric
 
 
 class TensorBoardMetrics(Callback):
@@ -51,7 +51,7 @@ class TensorBoardMetrics(Callback):
         row = result.metrics
         self._logger.log_metrics(dict(row), step=int(row["round"]))
         for axis in _AXES:
-            curves = {f"by_{axis}/{name}": row[name] for name in _CURVES if name in row}
+            curves = {f"by_{axis}/{name}": row[name] for name in (*_CURVES, loop.monitor) if name in row}
             if axis in row and curves:
                 self._logger.log_metrics(curves, step=int(row[axis]))
 

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from fl_lightning.checking import one_of
 from fl_lightning.memory import Remembers
+from fl_lightning.results import MONITOR, Mode
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("fl_lightning")
 _SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
 _AXES = ("round", "local_steps", "computation_time")
-Mode = Literal["auto", "online", "offline"]
+Connection = Literal["auto", "online", "offline"]
 
 
 class WandbMetrics(Remembers, Callback):
@@ -40,7 +41,7 @@ class WandbMetrics(Remembers, Callback):
         save_dir: Where offline files go.
         mode: ``online``, ``offline``, or ``auto``: online when a key is configured.
         config: The run's configuration.
-        target_accuracy: Reported in the summary as rounds, steps and time to target.
+        target_accuracy: A value of the headline metric; rounds, steps and time to it are part of the summary.
     """
 
     memory = ("run_id", "_best", "_reached")  # a resumed run logs to the same W&B run
@@ -53,22 +54,24 @@ class WandbMetrics(Remembers, Callback):
         job_type: str | None = None,
         tags: list[str] | None = None,
         save_dir: str = "runs",
-        mode: Mode = "auto",
+        mode: Connection = "auto",
         config: dict[str, Any] | None = None,
         target_accuracy: float | None = None,
     ) -> None:
-        one_of("mode", mode, Mode)
+        one_of("mode", mode, Connection)
         self.project = project or os.environ.get("WANDB_PROJECT") or "fl-lightning"
         self.name, self.group, self.job_type, self.tags = name, group, job_type, tags or []
         self.save_dir, self.mode, self.config = save_dir, mode, config or {}
         self.target_accuracy = target_accuracy
         self.run_id: str | None = None
         self._logger: WandbLogger | None = None
-        self._best = float("-inf")
+        self._monitor: tuple[str, Mode] = (MONITOR, "max")
+        self._best: float | None = None
         self._reached: dict[str, float] = {}
 
     def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Open the run."""
+        self._monitor = (loop.monitor, loop.mode)
         if not loop.fabric.global_rank:
             self._start()
 
@@ -124,10 +127,13 @@ class WandbMetrics(Remembers, Callback):
         self._log(result.metrics)
 
     def _log(self, row: dict[str, float]) -> None:
-        accuracy = row.get("test_accuracy")
-        if accuracy is not None:
-            self._best = max(self._best, accuracy)
-            if not self._reached and self.target_accuracy is not None and accuracy >= self.target_accuracy:
+        monitor, mode = self._monitor
+        value = row.get(monitor)
+        if value is not None:
+            best_of = min if mode == "min" else max
+            self._best = value if self._best is None else best_of(self._best, value)
+            target = self.target_accuracy
+            if not self._reached and target is not None and best_of(value, target) == value:
                 self._reached = {
                     "rounds_to_target": row["round"],
                     "local_steps_to_target": row.get("local_steps", float("nan")),
@@ -150,7 +156,11 @@ class WandbMetrics(Remembers, Callback):
 
     @override
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        self._close({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
+        self._close(self._summary())
+
+    def _summary(self) -> dict[str, Any]:
+        name = self._monitor[0].removeprefix("test_")
+        return {f"best_{name}": self._best, f"target_{name}": self.target_accuracy, **self._reached}
 
     def on_federation_pause(self, loop: "FederatedLoop") -> None:
         """Close the run for now; it is opened again by its id."""
@@ -158,7 +168,7 @@ class WandbMetrics(Remembers, Callback):
 
     def on_federation_end(self, loop: "FederatedLoop") -> None:
         """Write the summary and close the run."""
-        self._close({"best_accuracy": self._best, "target_accuracy": self.target_accuracy, **self._reached})
+        self._close(self._summary())
 
     def _close(self, summary: dict[str, Any]) -> None:
         logger, self._logger = self._logger, None

@@ -8,17 +8,23 @@ from fl_lightning import _torchvision
 if TYPE_CHECKING:
     from fl_lightning.aggregators import Aggregator as Aggregator
     from fl_lightning.aggregators import AnonymousMean as AnonymousMean
+    from fl_lightning.averaging import ExponentialAverage as ExponentialAverage
     from fl_lightning.calibration import Calibration as Calibration
     from fl_lightning.callbacks import ChannelFailures as ChannelFailures
     from fl_lightning.callbacks import ComputationTime as ComputationTime
     from fl_lightning.callbacks import Group as Group
     from fl_lightning.callbacks import HeterogeneitySchedule as HeterogeneitySchedule
     from fl_lightning.callbacks import RoundCheckpoint as RoundCheckpoint
+    from fl_lightning.callbacks import RoundProgress as RoundProgress
     from fl_lightning.callbacks import RunRecorder as RunRecorder
     from fl_lightning.callbacks import SamplerSelection as SamplerSelection
+    from fl_lightning.callbacks import StopAtTarget as StopAtTarget
     from fl_lightning.callbacks import WandbMetrics as WandbMetrics
+    from fl_lightning.cli.presets import algorithm as algorithm
     from fl_lightning.data import CIFAR10 as CIFAR10
+    from fl_lightning.data import IID as IID
     from fl_lightning.data import MNIST as MNIST
+    from fl_lightning.data import ByColumn as ByColumn
     from fl_lightning.data import DatasetFederation as DatasetFederation
     from fl_lightning.data import Digits as Digits
     from fl_lightning.data import Dirichlet as Dirichlet
@@ -28,6 +34,9 @@ if TYPE_CHECKING:
     from fl_lightning.engine import Engine as Engine
     from fl_lightning.loop import FederatedLoop as FederatedLoop
     from fl_lightning.module import FederatedModule as FederatedModule
+    from fl_lightning.rates import CosineRate as CosineRate
+    from fl_lightning.rates import StepRate as StepRate
+    from fl_lightning.rates import TorchRate as TorchRate
     from fl_lightning.samplers import HeterogeneityAware as HeterogeneityAware
     from fl_lightning.samplers import Importance as Importance
     from fl_lightning.samplers import Sampler as Sampler
@@ -44,6 +53,7 @@ _torchvision.install()  # here, because every import of the package passes here
 # The same names as above, for Python itself: torch and Lightning are imported when one of them is first used.
 _HOMES = {
     "aggregators": ("Aggregator", "AnonymousMean"),
+    "averaging": ("ExponentialAverage",),
     "calibration": ("Calibration",),
     "callbacks": (
         "ChannelFailures",
@@ -51,13 +61,18 @@ _HOMES = {
         "Group",
         "HeterogeneitySchedule",
         "RoundCheckpoint",
+        "RoundProgress",
         "RunRecorder",
         "SamplerSelection",
+        "StopAtTarget",
         "WandbMetrics",
     ),
+    "cli.presets": ("algorithm",),
     "data": (
         "CIFAR10",
+        "IID",
         "MNIST",
+        "ByColumn",
         "DatasetFederation",
         "Digits",
         "Dirichlet",
@@ -68,6 +83,7 @@ _HOMES = {
     "engine": ("Engine",),
     "loop": ("FederatedLoop",),
     "module": ("FederatedModule",),
+    "rates": ("CosineRate", "StepRate", "TorchRate"),
     "samplers": ("HeterogeneityAware", "Importance", "Sampler", "Systematic", "Uniform", "WorkAware"),
     "solvers": ("SGD", "TorchOptimizer"),
 }

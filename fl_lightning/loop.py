@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,19 +9,25 @@ import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
+from fl_lightning import watching
 from fl_lightning.aggregators import Aggregator, AnonymousMean
+from fl_lightning.aggregators.base import mixed_buffers
 from fl_lightning.averaging import Averaging, ExponentialAverage
 from fl_lightning.calibration import Calibration
 from fl_lightning.checkpointing.snapshot import restore
+from fl_lightning.data.given import as_federation
+from fl_lightning.defaults import EqualWork, ScheduledLinks, fedavg_sampling
 from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
-from fl_lightning.number_files import KINDS, read_numbers
-from fl_lightning.parts import check_part
-from fl_lightning.planning import Planner
+from fl_lightning.parts import Partition, check_part
+from fl_lightning.planning import Planner, target_weights
 from fl_lightning.protocols import Channel, Engine, Federation, LocalWork, Sampling, Schedule
-from fl_lightning.solvers import SGD, Solver
+from fl_lightning.rates import RateSchedule
+from fl_lightning.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics
+from fl_lightning.solver_names import as_solver
+from fl_lightning.solvers import Solver
 from fl_lightning.types import IntVector, ModelState, RoundPlan, RoundResult, Updates, Vector
 
 
@@ -32,10 +37,10 @@ class FederatedLoop:
     Args:
         rounds: Number of rounds, R.
         lr: Base learning rate eta_1 of the local steps.
-        schedule: Decides T and q of every client.
-        sampling: Decides who is drawn.
-        channel: Decides whose upload arrives.
-        solver: Makes the local steps.
+        schedule: Decides T and q of every client; by default all do the same work over links that never fail.
+        sampling: Decides who is drawn; by default three tenths of the clients in proportion to their weights (FedAvg).
+        channel: Decides whose upload arrives; by default each is lost with the schedule's probability q.
+        solver: Makes the local steps; the name of an optimizer of ``torch.optim`` stands for it.
         aggregator: Turns what arrived into the next model.
         calibration: Gives all algorithms the same expected step length.
         averaging: Averages the global model over the rounds; the average is evaluated beside the model itself.
@@ -45,8 +50,11 @@ class FederatedLoop:
         weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client, as a list or
             as a file of them (.csv, .json, .npy).
         evaluate_every: Evaluate each n-th round, and the last one.
+        lr_schedule: Multiplies the base learning rate in each round; constant by default.
+        monitor: The headline metric: decides the best round, and is what progress, loggers and summaries show.
+        mode: Whether more of the monitored metric is better (``max``) or less (``min``).
         callbacks: Watch the run; see ``docs/lightning.md``.
-        fabric: Where to compute; one CPU process by default.
+        fabric: Where to compute; one process on the best device there is by default.
         seed: Of every random stream.
     """
 
@@ -54,10 +62,10 @@ class FederatedLoop:
         self,
         rounds: int,
         lr: float,
-        schedule: Schedule,
-        sampling: Sampling,
-        channel: Channel,
-        solver: Solver | None = None,
+        schedule: Schedule | None = None,
+        sampling: Sampling | None = None,
+        channel: Channel | None = None,
+        solver: Solver | str | None = None,
         aggregator: Aggregator | None = None,
         calibration: Calibration | None = None,
         averaging: Averaging | None = None,
@@ -66,6 +74,9 @@ class FederatedLoop:
         batch_size: int = 64,
         weights: Literal["size", "uniform"] | list[float] | str = "size",
         evaluate_every: int = 1,
+        lr_schedule: RateSchedule | None = None,
+        monitor: str = MONITOR,
+        mode: Mode = "max",
         callbacks: Sequence[Any] = (),
         fabric: Fabric | None = None,
         seed: int = 0,
@@ -77,45 +88,68 @@ class FederatedLoop:
             raise ValueError(f"lr={lr} must be a positive number")
         if seed < 0:
             raise ValueError(f"seed={seed} must not be negative")
-        check_part("schedule", schedule, Schedule)
-        check_part("sampling", sampling, Sampling)
-        check_part("channel", channel, Channel)
         self.rounds, self.lr, self.batch_size, self.seed = rounds, lr, batch_size, seed
-        self.schedule, self.sampling, self.channel = schedule, sampling, channel
-        self.solver, self.aggregator = solver or SGD(), aggregator or AnonymousMean()
+        self.schedule: Schedule = schedule or EqualWork()
+        self.sampling: Sampling = sampling or fedavg_sampling()
+        self.channel: Channel = channel or ScheduledLinks()
+        check_part("schedule", self.schedule, Schedule)
+        check_part("sampling", self.sampling, Sampling)
+        check_part("channel", self.channel, Channel)
+        self.solver, self.aggregator = as_solver(solver), aggregator or AnonymousMean()
         self.calibration, self.engine = calibration or Calibration(), engine or LocalEngine()
         self.faults, self.averaging = faults or FaultPolicy(), averaging or ExponentialAverage()
         self.weights, self.evaluate_every = weights, evaluate_every
-        self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
-        self.callbacks = [schedule, sampling, channel, *callbacks]
+        self.lr_schedule, self.monitor, self.mode = lr_schedule or RateSchedule(), monitor, mode
+        self.record = RunRecord(monitor, mode)
+        self.fabric = fabric or Fabric(accelerator="auto", devices=1)
+        for callback in (*callbacks, *self.fabric._callbacks):
+            watching.check_callback(callback)
+        self.callbacks = [self.schedule, self.sampling, self.channel, *callbacks]
+        self._watchers: list[Any] = []
         self.round_index = 0  # rounds finished
         self.should_stop = False  # a callback sets this to end after the round
         self.interrupted = False  # set from outside, at any moment, to pause after the round
         self.state: ModelState
 
     def run(
-        self, module: LightningModule, federation: Federation, resume_from: dict[str, Any] | None = None
-    ) -> ModelState:
-        """Train the module on the federation and return the final state, which the module holds as well.
+        self,
+        module: LightningModule,
+        data: Any,
+        resume_from: dict[str, Any] | None = None,
+        partition: Partition | None = None,
+        test: Any = None,
+    ) -> RunResult:
+        """Train the module on the clients' data and return what came of it; the module holds the final model.
+
+        A second call starts anew: parts that learned in the first have forgotten it.
 
         Args:
             module: The model, its loss and its metrics.
-            federation: The clients' data.
+            data: A federation; a data source that is not loaded yet; a list with one data set per client; or one data
+                set or LightningDataModule, which ``partition`` splits.
             resume_from: What :func:`fl_lightning.checkpointing.snapshot.snapshot` made of a run with the same
                 arguments, which is resumed.
+            partition: How clients share one data set or data module.
+            test: The common test data, where ``data`` is a data set or a list of them.
         """
-        for _ in self.iterate(module, federation, resume_from):
+        for _ in self.iterate(module, data, resume_from, partition, test):
             pass
-        return self.state
+        return self.record.result(self.state, self.averaging.state, module)
 
     def iterate(
-        self, module: LightningModule, federation: Federation, resume_from: dict[str, Any] | None = None
+        self,
+        module: LightningModule,
+        data: Any,
+        resume_from: dict[str, Any] | None = None,
+        partition: Partition | None = None,
+        test: Any = None,
     ) -> Iterator[RoundResult]:
         """Train as :meth:`run` does and yield the result of each round.
 
         Leaving the ``for`` early pauses the run: the module holds the state of the last round, and whoever saves
         checkpoints saves one.
         """
+        federation = as_federation(data, self.seed, partition, test)
         check_part("federation", federation, Federation)
         self._setup(module, federation)
         if resume_from is not None:
@@ -141,23 +175,24 @@ class FederatedLoop:
         self.averaging.update(self.state, index)
         self.round_index = index
         metrics, class_accuracy = self._evaluate(plan)
-        result = self._measured(
-            RoundResult(
-                plan=plan,
-                delivered=delivered,
-                updates=updates,
-                metrics=metrics,
-                training_seconds=seconds,
-                class_accuracy=class_accuracy,
-                faults=faults,
-            )
+        result = RoundResult(
+            plan=plan,
+            delivered=delivered,
+            updates=updates,
+            metrics=metrics,
+            training_seconds=seconds,
+            class_accuracy=class_accuracy,
+            faults=faults,
         )
+        result = with_all_metrics(result, self._watchers)
+        self.record.add(result.metrics, self.state, self.evaluates(index))
         self.call("on_round_end", result=result)
         return result
 
     def _close(self) -> None:
         self.engine.load(self.state)
         self.call("on_federation_end" if self.finished else "on_federation_pause")
+        self.interrupted = False  # the wish was granted; a later run is not told to pause
 
     @property
     def finished(self) -> bool:
@@ -173,6 +208,8 @@ class FederatedLoop:
         return self.interrupted
 
     def _setup(self, module: LightningModule, federation: Federation) -> None:
+        self.round_index, self.should_stop = 0, False
+        watching.start_anew(self)
         self.module, self.federation = module, federation
         self.client_weights = target_weights(self.weights, federation.sizes)
         num_draws = self.sampling.num_draws(len(federation.sizes))
@@ -191,25 +228,27 @@ class FederatedLoop:
             learning_rate=self.lr,
             steps_per_epoch=steps_per_epoch(federation.sizes, self.batch_size),
             seed=self.seed,
+            rate_factor=lambda index: self.lr_schedule.factor(index, self.rounds),
         )
         self.planner.start()
+        self._watchers = watching.watchers(self)
 
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of everybody who watches: the loop's callbacks, then Fabric's."""
-        for callback in self.callbacks:
-            method = getattr(callback, hook, None)
+        for watcher in self._watchers:
+            method = getattr(watcher, hook, None)
             if method is not None:
                 method(loop=self, **arguments)
-        self.fabric.call(hook, loop=self, **arguments)
 
     def _show_clients(self, updates: Updates) -> None:
-        if any(hasattr(callback, "on_client_end") for callback in self.callbacks):
+        if any(hasattr(watcher, "on_client_end") for watcher in self._watchers):
             for row in range(len(updates)):
                 self.call("on_client_end", update=updates[row])
 
     def _plan(self, index: int) -> tuple[RoundPlan, EngineProbe]:
         conditions = self.planner.conditions(index)
-        probe = EngineProbe(self.engine, self.state, self._work(index, conditions.num_steps, self.lr))
+        work = self._work(index, conditions.num_steps, self.planner.base_rate(index))
+        probe = EngineProbe(self.engine, self.state, work)
         return self.planner.plan(index, conditions, SoundProbe(probe)), probe
 
     def _work(self, index: int, num_steps: IntVector, lr: float) -> LocalWork:
@@ -235,8 +274,13 @@ class FederatedLoop:
         self.faults.check_aggregate(plan.index, updates, state)
         return state
 
+    def evaluates(self, index: int) -> bool:
+        """Whether the model is evaluated after a round; never where there is no test data."""
+        due = index % self.evaluate_every == 0 or index == self.rounds
+        return due and getattr(self.federation, "test", True) is not None
+
     def _evaluate(self, plan: RoundPlan) -> tuple[dict[str, float], Vector]:
-        if plan.index % self.evaluate_every and plan.index != self.rounds:
+        if not self.evaluates(plan.index):
             return {}, np.empty(0)
         metrics, class_accuracy = self.engine.evaluate(self.state)
         metrics |= self.federation.measure(self.state.weights, plan)
@@ -246,65 +290,3 @@ class FederatedLoop:
             found |= self.federation.measure(averaged.weights, plan)
             metrics |= {averaged_name(name): value for name, value in found.items()}
         return metrics, class_accuracy
-
-    def _measured(self, result: RoundResult) -> RoundResult:
-        """Complete the metrics of a round with what the plan knows and with the columns that callbacks add."""
-        plan = result.plan
-        metrics: dict[str, float] = {
-            "round": plan.index,
-            **result.metrics,
-            "train_loss": result.updates.mean_loss,
-            "num_sampled": int(plan.cohort.counts.sum()),
-            "num_delivered": int(result.delivered.sum()),
-            "num_rejected": len(result.faults),
-            "learning_rate": plan.learning_rate,
-            "step_length": plan.step_length,
-            "chi2": plan.chi_square,
-        }
-        for callback in self.callbacks:
-            if hasattr(callback, "configure_metrics"):
-                metrics |= callback.configure_metrics(result=result)
-        return replace(result, metrics=metrics)
-
-
-def averaged_name(name: str) -> str:
-    """Return what a metric of the averaged model is called.
-
-    >>> averaged_name("test_accuracy"), averaged_name("distance")
-    ('averaged_accuracy', 'averaged_distance')
-    """
-    return f"averaged_{name.removeprefix('test_')}"
-
-
-def target_weights(weights: Literal["size", "uniform"] | list[float] | str, sizes: IntVector) -> Vector:
-    """Return w, summing to 1.
-
-    >>> target_weights("size", np.array([1, 3])).tolist(), target_weights("uniform", np.array([1, 3])).tolist()
-    ([0.25, 0.75], [0.5, 0.5])
-    """
-    if weights in ("size", "uniform"):
-        values = sizes.astype(np.float64) if weights == "size" else np.ones(len(sizes))
-    else:
-        if isinstance(weights, str) and not weights.endswith(KINDS):
-            raise ValueError(
-                f"weights={weights!r} is unknown: use 'size', 'uniform', a list of numbers, or a file of them"
-            )
-        values = read_numbers(weights) if isinstance(weights, str) else np.asarray(weights, dtype=np.float64)
-        if values.shape != sizes.shape:
-            raise ValueError(f"weights has {len(values)} entries, but there are {len(sizes)} clients")
-        if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
-            raise ValueError("weights must be finite numbers >= 0 with a positive sum")
-    return values / values.sum()
-
-
-def mixed_buffers(buffers: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-    """Return the global float buffers (running means of BatchNorm), averaged like the weights.
-
-    Shares are kept convex, because a variance that an amplified update pushes below zero would be none.
-    """
-    if not len(buffers) or not len(updates):
-        return buffers
-    shares = delivered[updates.clients] * plan.coefficients[updates.clients] / plan.cohort.num_draws
-    shares = shares / max(1.0, float(shares.sum()))
-    steps = torch.from_numpy(shares).to(buffers) @ (updates.buffers - buffers)
-    return buffers + steps

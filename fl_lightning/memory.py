@@ -8,6 +8,7 @@ import torch
 from typing_extensions import override
 
 _ARRAY = "numpy array"  # marks one: checkpoints are read with weights_only=True, so a file holds it as a tensor
+_FRESH = "_memory_at_first"  # attribute of a part that has been in a run
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -65,6 +66,28 @@ class Remembers:
             )
         for name in kind.memory:
             setattr(self, name, _restored(f"{kind.__name__}.{name}", getattr(self, name), saved[_key(name)]))
+
+    def start_anew(self) -> None:
+        """Take back the memory with which the part first entered a run, so that a second run learns from itself alone.
+
+        What the part makes in its ``setup`` is not there yet when it first enters, and is left alone.
+        """
+        present = {name: getattr(self, name) for name in type(self).memory if hasattr(self, name)}
+        for value in present.values():
+            start_anew(value)
+        plain = {name: value for name, value in present.items() if not hasattr(value, "state_dict")}
+        fresh = vars(self).setdefault(_FRESH, copy.deepcopy(plain))
+        vars(self).update(copy.deepcopy(fresh))
+
+
+def start_anew(part: Any) -> None:
+    """Let a part with memory begin as it first did: one of ours, or anything with the methods of a state dict."""
+    if hasattr(part, "start_anew"):
+        part.start_anew()
+    elif hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+        fresh = vars(part).setdefault(_FRESH, copy.deepcopy(part.state_dict()))
+        if fresh:
+            part.load_state_dict(copy.deepcopy(fresh))
 
 
 def _key(name: str) -> str:

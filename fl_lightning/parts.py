@@ -53,7 +53,11 @@ class DataSource(ABC):
 
 
 class Partition(ABC):
-    """Splits a data set among clients."""
+    """Splits a data set among clients.
+
+    One that needs no labels says so by ``uses_labels = False``. One that looks at something else of the data has
+    ``split_dataset(dataset, rng)`` besides.
+    """
 
     __subclasshook__: Any = classmethod(_has_the_methods)
 

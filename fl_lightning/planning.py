@@ -1,18 +1,25 @@
 """Planning a round: conditions, profiles, probabilities, calibrated rate, and last of all the draw."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.calibration import Calibration
+from fl_lightning.number_files import KINDS, read_numbers
 from fl_lightning.protocols import Probe, Sampling, Schedule
 from fl_lightning.seeding import Purpose, forecast_round, generator
 from fl_lightning.solvers import Solver
 from fl_lightning.types import Conditions, Expectation, IntVector, Profiles, RoundPlan, Vector
 
 _FORECAST_ROUNDS, _FORECAST_VALUES = 256, 10_000_000
+
+
+def constant_rate(index: int) -> float:
+    """Return 1: the base rate in each round."""
+    return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +39,7 @@ class Planner:
     learning_rate: float  # eta_1, before calibration
     steps_per_epoch: IntVector  # of each client, for schedules that count passes over the data, (M,)
     seed: int = 0
+    rate_factor: Callable[[int], float] = constant_rate  # of a round, on the base rate, before calibration
 
     def start(self) -> None:
         """Let the sampling look at typical rounds; call it once, before the first round."""
@@ -49,16 +57,28 @@ class Planner:
             conditions: T and q; those of the schedule by default.
             probe: Answers a sampler's questions to the clients; needed only by samplers that ask.
         """
-        rng = generator(self.seed, Purpose.SAMPLING, index)
-        profiles = self.profiles(self.conditions(index) if conditions is None else conditions)
+        rng, rate = generator(self.seed, Purpose.SAMPLING, index), self.base_rate(index)
+        profiles = self.profiles(self.conditions(index) if conditions is None else conditions, rate)
         self.sampling.ask(profiles, probe, rng)
-        plan = self.calibration(self.undrawn(profiles, index), self)
+        plan = self.calibration(self.undrawn(profiles, index, rate), self)
         cohort = self.sampling.configure_cohort(plan.cohort, rng)
         return replace(plan, cohort=cohort, probed_steps=0 if probe is None else probe.num_steps)
 
+    def base_rate(self, index: int) -> float:
+        """Return the learning rate of a round before calibration."""
+        rate = self.learning_rate * self.rate_factor(index)
+        if not 0 < rate < float("inf"):
+            raise ValueError(f"the learning rate of round {index} is {rate:g}: lr_schedule must stay above 0")
+        return rate
+
     def profiles(self, conditions: Conditions, learning_rate: float | None = None) -> Profiles:
-        """Return what the server may know about the clients, at a learning rate (the base rate by default)."""
-        rate = self.learning_rate if learning_rate is None else learning_rate
+        """Return what the server may know about the clients, at a learning rate (the base rate by default).
+
+        Where A does not depend on the rate it is always found at the base rate, which rounds it alike in all rounds.
+        """
+        rate = self.learning_rate
+        if learning_rate is not None and self.solver.depends_on_learning_rate:
+            rate = learning_rate
         return Profiles(
             weights=self.weights,
             num_steps=conditions.num_steps,
@@ -92,3 +112,24 @@ class Planner:
         """Yield undrawn plans of typical rounds at a learning rate."""
         for profiles in self.typical_profiles():
             yield self.at_rate(self.undrawn(profiles), learning_rate)
+
+
+def target_weights(weights: Literal["size", "uniform"] | list[float] | str, sizes: IntVector) -> Vector:
+    """Return w, summing to 1.
+
+    >>> target_weights("size", np.array([1, 3])).tolist(), target_weights("uniform", np.array([1, 3])).tolist()
+    ([0.25, 0.75], [0.5, 0.5])
+    """
+    if weights in ("size", "uniform"):
+        values = sizes.astype(np.float64) if weights == "size" else np.ones(len(sizes))
+    else:
+        if isinstance(weights, str) and not weights.endswith(KINDS):
+            raise ValueError(
+                f"weights={weights!r} is unknown: use 'size', 'uniform', a list of numbers, or a file of them"
+            )
+        values = read_numbers(weights) if isinstance(weights, str) else np.asarray(weights, dtype=np.float64)
+        if values.shape != sizes.shape:
+            raise ValueError(f"weights has {len(values)} entries, but there are {len(sizes)} clients")
+        if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
+            raise ValueError("weights must be finite numbers >= 0 with a positive sum")
+    return values / values.sum()

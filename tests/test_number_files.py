@@ -9,8 +9,8 @@ import pytest
 from fl_lightning.callbacks import HeterogeneitySchedule
 from fl_lightning.callbacks.channels.trace import read_deliveries
 from fl_lightning.cli.main import main
-from fl_lightning.loop import target_weights
 from fl_lightning.number_files import read_numbers
+from fl_lightning.planning import target_weights
 
 NUMBERS = [1.0, 2.5, 4.0]
 

@@ -92,7 +92,7 @@ class Late:
         ),
         ("channel", callbacks.ChannelFailures, "channel=ChannelFailures is a class: give an object of it, "),
         ("sampling", Late(), "Sampling: wanted num_draws(num_clients), found no such method"),
-        ("channel", None, "channel=NoneType does not fit fl_lightning.protocols.Channel: wanted configure_delivery("),
+        ("channel", 3, "channel=int does not fit fl_lightning.protocols.Channel: wanted configure_delivery("),
     ],
 )
 def test_the_loop_names_the_method_that_does_not_fit(argument, part, complaint):

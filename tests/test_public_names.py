@@ -21,9 +21,10 @@ def test_dir_shows_the_public_names_alone():
 
 
 @pytest.mark.parametrize("name", fl_lightning.__all__)
-def test_a_public_name_is_the_class_of_that_name(name):
+def test_a_public_name_is_the_class_or_function_of_that_name(name):
     found = getattr(fl_lightning, name)
-    assert isinstance(found, type)
+    assert isinstance(found, type) == name[0].isupper()
+    assert callable(found)
     assert found.__name__ == name
     assert found.__module__.startswith("fl_lightning.")
 

@@ -124,7 +124,10 @@ def make_parser() -> ArgumentParser:
         "--run_dir", type=str | None, default=None, help="Folder of the run; runs/<config>/seed_<seed> by default."
     )
     parser.add_argument(
-        "--target_accuracy", type=float | None, default=None, help="The cost to reach it is part of the summary."
+        "--target_accuracy",
+        type=float | None,
+        default=None,
+        help="A value of loop.monitor; the cost to reach it is in the summary.",
     )
     parser.add_argument(
         "--logger",
@@ -176,8 +179,10 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     if settings.seed < 0:
         raise ConfigError(f"seed={settings.seed} must not be negative")
     target = settings.target_accuracy
-    if target is not None and not (math.isfinite(target) and 0 <= target <= 1):
-        raise ConfigError(f"target_accuracy={target} must be between 0 and 1")
+    is_share = settings.loop.monitor.endswith("accuracy")
+    if target is not None and not (math.isfinite(target) and (not is_share or 0 <= target <= 1)):
+        wanted = "between 0 and 1" if is_share else "a finite number"
+        raise ConfigError(f"target_accuracy={target} must be {wanted}, as loop.monitor is {settings.loop.monitor}")
     settings.run_dir = settings.run_dir or f"runs/{name}/seed_{settings.seed}"
     config = dump(settings)
     torch.manual_seed(client_seed(settings.seed, Purpose.INITIAL_WEIGHTS, 0, 0))

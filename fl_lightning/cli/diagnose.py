@@ -98,7 +98,7 @@ def _system_of_config(
     from fl_lightning.data.sizes import expected_sizes
     from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.engine.batches import steps_per_epoch
-    from fl_lightning.loop import target_weights
+    from fl_lightning.planning import target_weights
 
     settings = parts.environment(merged, overrides, trusted)
     loop, notes = settings.loop, []

@@ -21,7 +21,7 @@ from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts import DataSource
 from fl_lightning.solvers import SGD
 
-_ALGORITHM = ("sampling", "aggregator", "solver", "calibration")
+ALGORITHM = ("sampling", "aggregator", "solver", "calibration")
 _ENVIRONMENT = ("schedule", "channel", "lr", "batch_size", "weights")
 
 
@@ -33,6 +33,13 @@ def _parser(keys: tuple[str, ...], with_data: bool) -> ArgumentParser:
     if with_data:
         parser.add_argument("--seed", type=int, default=0)
         parser.add_argument("--data", type=DataSource, required=True)
+    add_loop_arguments(parser, skip=set(signature(FederatedLoop).parameters) - set(keys))
+    return parser
+
+
+def loop_parser(keys: tuple[str, ...]) -> ArgumentParser:
+    """Return a parser for some arguments of the loop that knows no command line."""
+    parser = ArgumentParser(exit_on_error=False, add_help=False)
     add_loop_arguments(parser, skip=set(signature(FederatedLoop).parameters) - set(keys))
     return parser
 
@@ -67,7 +74,7 @@ def algorithm(merged: dict[str, Any], overrides: list[str], trusted: Sequence[st
             tuple(word for group in groups if _is_of(group, key) for word in group),
             tuple(trusted),
         )
-        for key in _ALGORITHM
+        for key in ALGORITHM
     )
     return Algorithm(sampling, aggregator or AnonymousMean(), solver or SGD(), calibration or Calibration())
 
@@ -88,7 +95,7 @@ def split_overrides(overrides: list[str]) -> tuple[list[str], list[str]]:
     """
     sides: tuple[list[str], list[str]] = ([], [])
     for group in _groups(overrides):
-        sides[any(_is_of(group, key) for key in _ALGORITHM)].extend(group)
+        sides[any(_is_of(group, key) for key in ALGORITHM)].extend(group)
     return sides
 
 

@@ -26,7 +26,7 @@ class Event:
     kind: str  # started | round | finished | kept | failed
     round_index: int = 0
     num_rounds: int = 0
-    accuracy: float | None = None
+    headline: str = ""  # the monitored metric and its value, where the round was evaluated
     reason: str = ""
     known: bool = False  # whether the reason is something the user can mend
 
@@ -137,7 +137,7 @@ def _event(job: Job, message: dict[str, Any]) -> Event:
         kind=message["event"],
         round_index=message.get("round", 0),
         num_rounds=message.get("rounds", 0),
-        accuracy=message.get("accuracy"),
+        headline=message.get("headline", ""),
         reason=message.get("reason", ""),
         known=message.get("known", False),
     )

@@ -22,7 +22,7 @@ class ComparisonProgress:
         self.console = Console(stderr=True)
         self.finished, self.kept = 0, 0
         self.failures: list[Event] = []
-        self._accuracy: dict[str, float | None] = {}
+        self._headline: dict[str, str] = {}
         self._began: dict[str, float] = {}
         self._tasks: dict[str, TaskID] = {}
         self._progress: Progress | None = None
@@ -59,9 +59,9 @@ class ComparisonProgress:
             if self._progress is not None:
                 self._tasks[name] = self._progress.add_task(f"  {name}", total=event.job.num_rounds, note="starting")
         elif event.kind == "round":
-            self._accuracy[name] = event.accuracy if event.accuracy is not None else self._accuracy.get(name)
+            self._headline[name] = event.headline or self._headline.get(name, "")
             if self._progress is not None:
-                note = _accuracy(self._accuracy[name])
+                note = self._headline[name]
                 self._progress.update(self._tasks[name], completed=event.round_index, total=event.num_rounds, note=note)
         else:
             self._close(event)
@@ -76,7 +76,7 @@ class ComparisonProgress:
             self.finished += 1
         seconds = f"{time.monotonic() - self._began[name]:.0f} s"
         outcome = {"kept": "kept: it was finished before", "failed": f"failed: {event.reason}"}.get(
-            event.kind, "  ".join(filter(None, [_accuracy(self._accuracy.get(name)), seconds]))
+            event.kind, "  ".join(filter(None, [self._headline.get(name), seconds]))
         )
         if self._progress is not None:
             self._progress.remove_task(self._tasks.pop(name))
@@ -97,7 +97,3 @@ class ComparisonProgress:
             print(f"fl-lightning: failed: {', '.join(event.job.name for event in events)}: {reason}", file=sys.stderr)
         parts = [(self.finished, "finished"), (self.kept, "kept from before"), (len(self.failures), "failed")]
         print(f"{self.num_runs} runs: " + ", ".join(f"{number} {what}" for number, what in parts if number))
-
-
-def _accuracy(value: float | None) -> str:
-    return "" if value is None else f"accuracy {value:.3f}"

@@ -58,7 +58,7 @@ def _write(run: "Run", name: str, checkpoint: dict[str, Any]) -> None:
     else:
         recorder.load_state_dict(state["parts"][_RECORDER])
         recorder.versions = checkpoint.get("versions", {})
-    recorder.write(name, run.loop.seed, state["round"], run.module)
+    recorder.write(name, run.loop, state["round"], run.module)
 
 
 def _load(module: nn.Module, state: dict[str, Any]) -> None:

@@ -108,9 +108,10 @@ def _report(run_dir: Any) -> None:
 
     try:
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        metric = str(summary.get("monitor", "test_accuracy")).removeprefix("test_")
         shown = {
             name: summary[name]
-            for name in ("final_accuracy", "best_accuracy", "rounds_to_target", "final_distance")
+            for name in (f"final_{metric}", f"best_{metric}", "rounds_to_target")
             if isinstance(summary.get(name), int | float)
         }
     except (OSError, ValueError, AttributeError, RecursionError):

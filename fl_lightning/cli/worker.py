@@ -38,8 +38,9 @@ class Ticker:
         if now - self._last < _SECONDS_BETWEEN_EVENTS and loop.round_index < loop.rounds:
             return
         self._last = now
-        accuracy = result.metrics.get("test_accuracy")
-        send(self.answers, event="round", round=loop.round_index, rounds=loop.rounds, accuracy=accuracy)
+        value, name = result.metrics.get(loop.monitor), loop.monitor.removeprefix("test_").replace("_", " ")
+        headline = "" if value is None else f"{name} {value:.3f}"
+        send(self.answers, event="round", round=loop.round_index, rounds=loop.rounds, headline=headline)
 
 
 def send(answers: TextIO, **event: Any) -> None:

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fl_lightning.data.by_column import ByColumn
 from fl_lightning.data.cifar10 import CIFAR10, load_cifar10
 from fl_lightning.data.cinic10 import CINIC10, load_cinic10
 from fl_lightning.data.digits import Digits
@@ -22,6 +23,7 @@ __all__ = [
     "CINIC10",
     "IID",
     "MNIST",
+    "ByColumn",
     "DatasetFederation",
     "Digits",
     "Dirichlet",

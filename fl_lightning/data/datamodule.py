@@ -1,15 +1,15 @@
 """A LightningDataModule as the source of the clients' data."""
 
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from fl_lightning.data.columns import Column, split_dataset
 from fl_lightning.data.federation import DatasetFederation
 from fl_lightning.parts import DataSource, Partition
 from fl_lightning.seeding import Purpose, generator
-from fl_lightning.types import IntVector
 
 
 class FromDataModule(DataSource):
@@ -19,46 +19,47 @@ class FromDataModule(DataSource):
 
     Args:
         datamodule: With ``train_dataloader`` and ``test_dataloader`` or ``val_dataloader``.
-        partition: How the training set is split. Where it looks at labels, they are the data set's ``targets``, or the
-            second entry of each example.
+        partition: How the training set is split. None where ``train_dataloader`` returns a list or dict of loaders, one
+            for each client.
+        labels: For a partition by label, where they are: a key of the examples, a function of an example, or an array.
+            By default ``label``, ``labels``, ``target`` or ``targets``, or the second entry of examples that are pairs.
     """
 
-    def __init__(self, datamodule: LightningDataModule, partition: Partition) -> None:
-        self.datamodule, self.partition = datamodule, partition
+    def __init__(
+        self, datamodule: LightningDataModule, partition: Partition | None = None, labels: Column | None = None
+    ) -> None:
+        self.datamodule, self.partition, self.labels = datamodule, partition, labels
 
     def load(self, seed: int) -> DatasetFederation:
         """Prepare the data module and split it."""
         self.datamodule.prepare_data()
         self.datamodule.setup("fit")
-        train = _loader("train_dataloader", self.datamodule.train_dataloader())
+        clients, train = self._clients(self.datamodule.train_dataloader(), seed)
         self.datamodule.setup("test")
         has_test = type(self.datamodule).test_dataloader is not LightningDataModule.test_dataloader
         name = "test_dataloader" if has_test else "val_dataloader"
         test = _loader(name, getattr(self.datamodule, name)())
-        labels = _labels(train.dataset)
-        parts = self.partition.split(labels, generator(seed, Purpose.PARTITION))
-        clients = [Subset(train.dataset, part.tolist()) for part in parts]
         return DatasetFederation(clients, test.dataset, train.collate_fn)
+
+    def _clients(self, loaders: Any, seed: int) -> tuple[list[Dataset[Any]], DataLoader[Any]]:
+        """Return the data set of each client, and a loader that knows how batches are made."""
+        if self.partition is not None:
+            train = _loader("train_dataloader", loaders)
+            parts = split_dataset(train.dataset, self.partition, generator(seed, Purpose.PARTITION), self.labels)
+            return [Subset(train.dataset, part.tolist()) for part in parts], train
+        several = list(loaders.values()) if isinstance(loaders, Mapping) else loaders
+        if not isinstance(several, list | tuple) or not several:
+            raise ValueError(
+                f"the train_dataloader of {type(self.datamodule).__name__} returns one loader, so it must be said how "
+                "clients share it: give a partition, such as Dirichlet(num_clients=20, alpha=0.5) or IID(20)"
+            )
+        each = [_loader("train_dataloader", loader) for loader in several]
+        if any(loader.collate_fn is not each[0].collate_fn for loader in each):
+            raise ValueError("the clients' loaders have different collate functions: give all of them the same one")
+        return [loader.dataset for loader in each], each[0]
 
 
 def _loader(name: str, loader: Any) -> DataLoader[Any]:
     if not isinstance(loader, DataLoader):
         raise ValueError(f"{name} must return one DataLoader, but returned {type(loader).__name__}")
     return loader
-
-
-def _labels(dataset: Dataset[Any]) -> IntVector:
-    """Return the labels of a data set; zeros where it has none, which is enough to split it evenly."""
-    targets = getattr(dataset, "targets", None)
-    if targets is None:
-        length = len(dataset)  # type: ignore[arg-type]
-        example = dataset[0]
-        if not isinstance(example, (tuple, list)) or len(example) < 2 or not _is_label(example[1]):
-            return np.zeros(length, dtype=np.int64)
-        targets = [int(dataset[index][1]) for index in range(length)]
-    return np.asarray(targets, dtype=np.int64)
-
-
-def _is_label(value: Any) -> bool:
-    array = np.asarray(value)
-    return array.ndim == 0 and np.issubdtype(array.dtype, np.integer)

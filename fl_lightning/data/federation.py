@@ -112,21 +112,21 @@ class DatasetFederation:
     """A federation over ordinary torch data sets, one for each client; a batch is collated example by example.
 
     Args:
-        datasets: For each client its map-style data set.
-        test: The common test data.
+        datasets: For each client its map-style data set; those of Hugging Face are.
+        test: The common test data; without any, nothing is evaluated.
         collate: Makes a batch of a list of examples.
     """
 
     def __init__(
         self,
         datasets: Sequence[Dataset[Any]],
-        test: Dataset[Any],
+        test: Dataset[Any] | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
     ) -> None:
         self.datasets, self.test, self.collate = list(datasets), test, collate
         self._sizes: IntVector = np.array([_length(dataset) for dataset in self.datasets], dtype=np.int64)
         _refuse_empty(self._sizes)
-        self._num_test = _length(test)
+        self._num_test = 0 if test is None else _length(test)
 
     @property
     def num_clients(self) -> int:
@@ -141,16 +141,24 @@ class DatasetFederation:
     def batch(self, client: int, indices: IntVector) -> Any:
         """Return the client's examples ``indices``, collated."""
         _check_indices(client, indices, int(self._sizes[client]))
-        return self.collate([self.datasets[client][int(index)] for index in indices])
+        return self.collate(_examples(self.datasets[client], indices.tolist()))
 
     def test_batches(self, batch_size: int) -> Iterator[Any]:
         """Yield the test data in order; the last batch may be smaller."""
         for start in range(0, self._num_test, batch_size):
-            yield self.collate([self.test[index] for index in range(start, min(start + batch_size, self._num_test))])
+            yield self.collate(_examples(self.test, list(range(start, min(start + batch_size, self._num_test)))))
 
     def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
         """Return nothing: a plain data set knows no optimum."""
         return {}
+
+
+def _examples(dataset: Any, indices: list[int]) -> list[Any]:
+    """Return some examples, at once where the data set can, as a DataLoader does."""
+    if hasattr(dataset, "__getitems__"):
+        found: list[Any] = dataset.__getitems__(indices)
+        return found
+    return [dataset[index] for index in indices]
 
 
 def _length(dataset: Dataset[Any]) -> int:

@@ -163,6 +163,8 @@ class IID(Partition):
     [3, 3, 2]
     """
 
+    uses_labels = False
+
     def __init__(self, num_clients: int) -> None:
         self.num_clients = _at_least_one("num_clients", num_clients)
 
@@ -182,6 +184,8 @@ class GivenIndices(Partition):
     >>> GivenIndices([[2, 0], [1]]).split(np.zeros(3, dtype=np.int64), np.random.default_rng(0))
     [array([2, 0]), array([1])]
     """
+
+    uses_labels = False
 
     def __init__(self, indices: str | Sequence[Sequence[int]]) -> None:
         name, lists = "indices", indices

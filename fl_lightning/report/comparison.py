@@ -17,6 +17,16 @@ AXES = {"round": "rounds", "local_steps": "local steps", "computation_time": "si
 METRICS = {"test_accuracy": "test accuracy", "distance": "distance to the optimum", "test_loss": "test loss"}
 
 
+def is_maximised(metric: str, runs: Sequence[Run] = ()) -> bool:
+    """Return whether more of a metric is better: as the runs' ``loop.mode`` says of it, else for accuracies.
+
+    >>> is_maximised("val_accuracy"), is_maximised("test_loss")
+    (True, False)
+    """
+    said = {run.summary.get("mode") for run in runs if run.summary.get("monitor") == metric} & {"max", "min"}
+    return said == {"max"} if len(said) == 1 else metric.endswith("accuracy")
+
+
 @dataclass(frozen=True)
 class Entry:
     """One algorithm with its runs, ascending by seed."""
@@ -30,7 +40,7 @@ class Entry:
 
     def best(self, metric: str) -> dict[int, float]:
         """Return the best value of each seed."""
-        choose = np.nanmax if metric == "test_accuracy" else np.nanmin
+        choose = np.nanmax if is_maximised(metric, self.runs) else np.nanmin
         known = {run.seed: run.metrics[metric] for run in self.runs if metric in run.metrics}
         return {seed: float(choose(v)) if not np.isnan(v).all() else math.nan for seed, v in known.items()}
 
@@ -73,6 +83,11 @@ class Comparison:
     reference: Entry
     metric: str
     targets: tuple[float, ...]
+
+    @property
+    def maximised(self) -> bool:
+        """Whether more of the metric is better."""
+        return is_maximised(self.metric, self.runs)
 
     @property
     def seeds(self) -> list[int]:
@@ -188,10 +203,12 @@ def compare(runs: Sequence[Run], reference: str = "fedacs", targets: Sequence[fl
     if not runs:
         raise ValueError("there is no finished run to report")
     entries = grouped(runs)
-    metric = next((name for name in METRICS if all(not math.isnan(_last(run.metrics.get(name))) for run in runs)), None)
+    names = [str(name) for name in dict.fromkeys(run.summary.get("monitor") for run in runs) if name]
+    wanted = list(dict.fromkeys([*(names if len(names) == 1 else []), *METRICS]))
+    metric = next((name for name in wanted if all(not math.isnan(_last(run.metrics.get(name))) for run in runs)), None)
     if metric is None:
-        raise ValueError(f"the runs have no metric in common: wanted one of {', '.join(METRICS)}")
-    sign = -1 if metric == "test_accuracy" else 1
+        raise ValueError(f"the runs have no metric in common: wanted one of {', '.join(wanted)}")
+    sign = -1 if is_maximised(metric, runs) else 1
 
     def rank(entry: Entry) -> tuple[float, str]:
         mean = statistics.spread(list(entry.final(metric).values())).mean

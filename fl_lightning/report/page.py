@@ -60,7 +60,7 @@ def findings(comparison: Comparison) -> list[str]:
     sentences = [first]
     if len(comparison.seeds) > 1 and len(entries) > 1:
         pairs = [comparison.paired(entry) for entry in entries if entry is not reference]
-        sign = 1 if comparison.metric == "test_accuracy" else -1
+        sign = 1 if comparison.maximised else -1
         above = sum(min(sign * pair.low, sign * pair.high) > 0 for pair in pairs)
         below = sum(max(sign * pair.low, sign * pair.high) < 0 for pair in pairs)
         sentences.append(

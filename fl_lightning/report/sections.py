@@ -51,7 +51,7 @@ def curves(comparison: Comparison, charts: Charts) -> Markup:
             y_label=name,
             height=430 if axis == "round" else 250,
             marks=comparison.targets,
-            logarithmic=metric != "test_accuracy",
+            logarithmic=not comparison.maximised,
             direct_labels=axis == "round",
         )
         drawings[axis], charts[chart.identity] = line_chart(chart, series(comparison, axis, metric))

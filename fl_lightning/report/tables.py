@@ -162,7 +162,7 @@ def final_table(comparison: Comparison) -> Table:
 
 def _final_note(comparison: Comparison) -> str:
     smallest = 2.0 ** (1 - len(comparison.seeds))
-    better = "" if comparison.metric == "test_accuracy" else "Lower is better. "
+    better = "" if comparison.maximised else "Lower is better. "
     return (
         f"{better}Mean ± standard deviation over seeds, last round. Differences are paired by seed; the interval is "
         "Student's, for one comparison at a time, not corrected for their number; p is the exact two-sided sign test, "
