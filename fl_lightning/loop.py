@@ -1,5 +1,6 @@
 """FederatedLoop: the round, on Lightning Fabric."""
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,8 +20,10 @@ from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
 from fl_lightning.planning import Planner
 from fl_lightning.protocols import Channel, Engine, Federation, LocalWork, Sampling, Schedule
-from fl_lightning.solvers import SGD, Solver
+from fl_lightning.solvers import SGD, ModuleOptimizer, Solver, difference_from_module
 from fl_lightning.types import IntVector, ModelState, RoundPlan, RoundResult, Updates, Vector
+
+_LOG = logging.getLogger("fl_lightning")
 
 
 class FederatedLoop:
@@ -28,11 +31,12 @@ class FederatedLoop:
 
     Args:
         rounds: Number of rounds, R.
-        lr: Base learning rate eta_1 of the local steps.
+        lr: Base learning rate eta_1 of the local steps; None with ``solver="module"``, which has its own.
         schedule: Decides T and q of every client.
         sampling: Decides who is drawn.
         channel: Decides whose upload arrives.
-        solver: Makes the local steps.
+        solver: Makes the local steps; ``"module"`` stands for :class:`fl_lightning.solvers.ModuleOptimizer`, the
+            module's own ``configure_optimizers``.
         aggregator: Turns what arrived into the next model.
         calibration: Gives all algorithms the same expected step length.
         faults: What becomes of updates that are not finite.
@@ -48,11 +52,11 @@ class FederatedLoop:
     def __init__(
         self,
         rounds: int,
-        lr: float,
+        lr: float | None,
         schedule: Schedule,
         sampling: Sampling,
         channel: Channel,
-        solver: Solver | None = None,
+        solver: Solver | Literal["module"] | None = None,
         aggregator: Aggregator | None = None,
         calibration: Calibration | None = None,
         faults: FaultPolicy | None = None,
@@ -67,13 +71,14 @@ class FederatedLoop:
         for name, value in (("rounds", rounds), ("batch_size", batch_size), ("evaluate_every", evaluate_every)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-        if not 0 < lr < float("inf"):
+        if lr is not None and not 0 < lr < float("inf"):
             raise ValueError(f"lr={lr} must be a positive number")
         if seed < 0:
             raise ValueError(f"seed={seed} must not be negative")
         self.rounds, self.lr, self.batch_size, self.seed = rounds, lr, batch_size, seed
         self.schedule, self.sampling, self.channel = schedule, sampling, channel
-        self.solver, self.aggregator = solver or SGD(), aggregator or AnonymousMean()
+        self.solver = ModuleOptimizer() if solver == "module" else solver or SGD()
+        self.aggregator = aggregator or AnonymousMean()
         self.calibration, self.engine = calibration or Calibration(), engine or LocalEngine()
         self.faults = faults or FaultPolicy()
         self.weights, self.evaluate_every = weights, evaluate_every
@@ -168,6 +173,11 @@ class FederatedLoop:
         self.state = self.engine.setup(
             self.fabric, module, federation, self.solver, self.batch_size, self.seed, num_draws
         )
+        # After the engine, because a module may make its layers in the hooks that the engine calls.
+        self.base_rate = self.solver.setup(module, self.lr)
+        notice = difference_from_module(module, self.solver, self.lr)
+        if notice is not None and self.fabric.is_global_zero:
+            _LOG.warning(notice)
         self.aggregator.setup(len(federation.sizes), self.state.weights)
         self.planner = Planner(
             schedule=self.schedule,
@@ -176,7 +186,7 @@ class FederatedLoop:
             solver=self.solver,
             calibration=self.calibration,
             weights=self.client_weights,
-            learning_rate=self.lr,
+            learning_rate=self.base_rate,
             steps_per_epoch=steps_per_epoch(federation.sizes, self.batch_size),
             seed=self.seed,
         )
@@ -196,9 +206,11 @@ class FederatedLoop:
                 self.call("on_client_end", update=updates[row])
 
     def _plan(self, index: int) -> tuple[RoundPlan, EngineProbe]:
-        conditions = self.planner.conditions(index)
-        probe = EngineProbe(self.engine, self.state, self._work(index, conditions.num_steps, self.lr))
-        return self.planner.plan(index, conditions, SoundProbe(probe)), probe
+        rate = self.base_rate * self.solver.round_factor(index)
+        planner = replace(self.planner, learning_rate=rate)
+        conditions = planner.conditions(index)
+        probe = EngineProbe(self.engine, self.state, self._work(index, conditions.num_steps, rate))
+        return planner.plan(index, conditions, SoundProbe(probe)), probe
 
     def _work(self, index: int, num_steps: IntVector, lr: float) -> LocalWork:
         return LocalWork(

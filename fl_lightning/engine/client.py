@@ -34,7 +34,7 @@ class ClientTrainer:
         autocast: Callable[[], AbstractContextManager[Any]],
         seeded: bool = True,
     ) -> None:
-        self.model, self.solver, self.batches = model, solver, batches
+        self.model, self.solver, self.batches = model, solver.of(model.module), batches
         self.autocast, self.seeded = autocast, seeded
 
     def train(
