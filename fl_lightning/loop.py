@@ -152,6 +152,7 @@ class FederatedLoop:
     def _close(self) -> None:
         self.engine.load(self.state)
         self.call("on_federation_end" if self.finished else "on_federation_pause")
+        self.engine.close()
 
     @property
     def finished(self) -> bool:

@@ -139,3 +139,6 @@ class Engine(Trains, Protocol):
 
     def load(self, state: ModelState) -> None:
         """Put a state into the module."""
+
+    def close(self) -> None:
+        """End the run; called once, after the last round or the pause."""

@@ -9,9 +9,10 @@ import torch
 from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.loss import training_loss
+from fl_lightning.engine.stand_in import attached
 from fl_lightning.protocols import LocalWork
 from fl_lightning.seeding import Purpose, client_seed
-from fl_lightning.solvers import Solver
+from fl_lightning.solvers import LocalSteps, Solver
 from fl_lightning.types import ModelState
 
 
@@ -36,6 +37,7 @@ class ClientTrainer:
     ) -> None:
         self.model, self.solver, self.batches = model, solver.of(model.module), batches
         self.autocast, self.seeded = autocast, seeded
+        self.position = attached(model.module)
 
     def train(
         self, client: int, state: ModelState, work: LocalWork, delta: torch.Tensor, buffers: torch.Tensor
@@ -47,9 +49,21 @@ class ClientTrainer:
         model.load(start, state.buffers)
         steps = self.solver.begin(model.weights, model.gradient, model.parameters, work.learning_rate)
         self._seed(client, work.round_index)
+        self.position.begin(work.round_index)
+        total = self._take_steps(client, work, num_steps, steps, shift)
+        torch.sub(start, model.weights, out=delta).div_(work.learning_rate)
+        buffers.copy_(model.buffers)
+        return float(total) / num_steps
+
+    def _take_steps(
+        self, client: int, work: LocalWork, num_steps: int, steps: LocalSteps, shift: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Make the local steps and return the sum of the losses."""
+        model = self.model
         total = model.weights.new_zeros(())
         step_along = getattr(steps, "step_along", None) if shift is None else None
         for index, batch in enumerate(self.batches.of_client(client, work.round_index, num_steps)):
+            self.position.global_step = index
             loss, gradients = self._differentiate(batch, index)
             total += loss
             with torch.no_grad():
@@ -60,20 +74,20 @@ class ClientTrainer:
                 if shift is not None:
                     model.gradient.add_(shift)
                 steps.step()
-        torch.sub(start, model.weights, out=delta).div_(work.learning_rate)
-        buffers.copy_(model.buffers)
-        return float(total) / num_steps
+        return total
 
     def gradient(self, client: int, state: ModelState, round_index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return gradient and loss of the client's first batch at the global state; the next call overwrites them."""
         self.model.load(state.weights, state.buffers)
         self._seed(client, round_index)
+        self.position.begin(round_index)
         (batch,) = self.batches.of_client(client, round_index, 1)
         loss = self.backward(batch, 0)
         return self.model.gradient, loss
 
     def loss(self, client: int, round_index: int) -> float:
         """Return the loss of the model as it stands on the client's first batch, without a gradient."""
+        self.position.begin(round_index)
         (batch,) = self.batches.of_client(client, round_index, 1)
         with torch.no_grad(), self.autocast():
             return float(training_loss(self.model.module, batch, 0))
