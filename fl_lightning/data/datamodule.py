@@ -15,7 +15,8 @@ from fl_lightning.types import IntVector
 class FromDataModule:
     """Splits the training set of a LightningDataModule among clients; its test set (or validation set) is common.
 
-    Batches are made by the data module's own ``collate_fn``; batch size and order are the loop's.
+    Training batches are made by the ``collate_fn`` of the data module's training loader; their size and order are the
+    loop's. Evaluation uses the data module's own test (or validation) loader as it is.
 
     Args:
         datamodule: With ``train_dataloader`` and ``test_dataloader`` or ``val_dataloader``.
@@ -38,7 +39,9 @@ class FromDataModule:
         labels = _labels(train.dataset)
         parts = self.partition.split(labels, generator(seed, Purpose.PARTITION))
         clients = [Subset(train.dataset, part.tolist()) for part in parts]
-        return DatasetFederation(clients, test.dataset, train.collate_fn)
+        federation = DatasetFederation(clients, test, train.collate_fn)
+        federation.datamodule = self.datamodule
+        return federation
 
 
 def _loader(name: str, loader: Any) -> DataLoader[Any]:
