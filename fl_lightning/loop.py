@@ -1,6 +1,5 @@
 """FederatedLoop: the round, on Lightning Fabric."""
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,18 +11,18 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
 from fl_lightning.aggregators import Aggregator, AnonymousMean
+from fl_lightning.aggregators.buffers import mixed_buffers
 from fl_lightning.calibration import Calibration
 from fl_lightning.checkpointing.snapshot import restore
 from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
+from fl_lightning.local_parts import LocalParts
 from fl_lightning.planning import Planner
 from fl_lightning.protocols import Channel, Engine, Federation, LocalWork, Sampling, Schedule
-from fl_lightning.solvers import SGD, ModuleOptimizer, Solver, difference_from_module
+from fl_lightning.solvers import SGD, ModuleOptimizer, Solver, tell_difference
 from fl_lightning.types import IntVector, ModelState, RoundPlan, RoundResult, Updates, Vector
-
-_LOG = logging.getLogger("fl_lightning")
 
 
 class FederatedLoop:
@@ -43,6 +42,8 @@ class FederatedLoop:
         engine: Trains the clients.
         batch_size: Examples in a local step; a client with fewer takes all it has.
         weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client.
+        local_parameters: Patterns of the names of parameters and buffers that stay at the clients, such as
+            ``["head.*", "*.bn*"]``, see :class:`fl_lightning.local_parts.LocalParts`.
         evaluate_every: Evaluate each n-th round, and the last one.
         callbacks: Watch the run; see ``docs/lightning.md``.
         fabric: Where to compute; one CPU process by default.
@@ -63,6 +64,7 @@ class FederatedLoop:
         engine: Engine | None = None,
         batch_size: int = 64,
         weights: Literal["size", "uniform"] | list[float] = "size",
+        local_parameters: Sequence[str] = (),
         evaluate_every: int = 1,
         callbacks: Sequence[Any] = (),
         fabric: Fabric | None = None,
@@ -82,6 +84,7 @@ class FederatedLoop:
         self.calibration, self.engine = calibration or Calibration(), engine or LocalEngine()
         self.faults = faults or FaultPolicy()
         self.weights, self.evaluate_every = weights, evaluate_every
+        self.local_parts = LocalParts(local_parameters)
         self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
         self.callbacks = [schedule, sampling, channel, *callbacks]
         self.round_index = 0  # rounds finished
@@ -176,9 +179,9 @@ class FederatedLoop:
         )
         # After the engine, because a module may make its layers in the hooks that the engine calls.
         self.base_rate = self.solver.setup(module, self.lr)
-        notice = difference_from_module(module, self.solver, self.lr)
-        if notice is not None and self.fabric.is_global_zero:
-            _LOG.warning(notice)
+        if self.fabric.is_global_zero:
+            tell_difference(module, self.solver, self.lr)
+        self.local_parts.setup(self.module, self.state)
         self.aggregator.setup(len(federation.sizes), self.state.weights)
         self.planner = Planner(
             schedule=self.schedule,
@@ -192,6 +195,14 @@ class FederatedLoop:
             seed=self.seed,
         )
         self.planner.start()
+
+    def load_client(self, client: int) -> ModelState:
+        """Put a client's own model into the module and return it: the global one but for its local parameters."""
+        if not 0 <= client < len(self.client_weights):
+            raise ValueError(f"client={client} must be in 0..{len(self.client_weights) - 1}")
+        state = self.local_parts.personalised(client, self.state)
+        self.engine.load(state)
+        return state
 
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of everybody who watches: the loop's callbacks, then Fabric's."""
@@ -211,27 +222,33 @@ class FederatedLoop:
         planner = replace(self.planner, learning_rate=rate)
         conditions = planner.conditions(index)
         probe = EngineProbe(self.engine, self.state, self._work(index, conditions.num_steps, rate))
-        return planner.plan(index, conditions, SoundProbe(probe)), probe
+        return planner.plan(index, conditions, SoundProbe(self.local_parts.probe(probe, self.state))), probe
 
     def _work(self, index: int, num_steps: IntVector, lr: float) -> LocalWork:
         return LocalWork(
             round_index=index,
             num_steps=num_steps,
             learning_rate=lr,
-            start=self.aggregator.start,
+            start=self._start if self.local_parts else self.aggregator.start,
             gradient_shift=self.aggregator.gradient_shift,
+            start_buffers=self.local_parts.start_buffers,
         )
 
-    def _train(self, plan: RoundPlan, probe: EngineProbe, clients: IntVector) -> tuple[Updates, float]:
-        began = time.perf_counter()
+    def _start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
+        return self.local_parts.start(client, self.aggregator.start(client, weights))
+
+    def _train(self, plan: RoundPlan, probe: EngineProbe, uploading: IntVector) -> tuple[Updates, float]:
+        began, drawn = time.perf_counter(), plan.cohort.clients
+        clients = self.local_parts.trains(uploading, drawn)
+        work = self._work(plan.index, plan.profiles.num_steps, plan.learning_rate)
         updates = probe.trained(clients, plan.learning_rate)
         if updates is None:
-            work = self._work(plan.index, plan.profiles.num_steps, plan.learning_rate)
             updates = self.engine.train(self.state, clients, work)
-        return updates, time.perf_counter() - began
+        return self.local_parts.keep(updates, uploading, drawn, self.state, work), time.perf_counter() - began
 
     def _aggregate(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> ModelState:
         weights = self.aggregator(self.state.weights, updates, delivered, plan)
+        weights = self.local_parts.restored(weights, self.state.weights)
         state = ModelState(weights, mixed_buffers(self.state.buffers, updates, delivered, plan))
         self.faults.check_aggregate(plan.index, updates, state)
         return state
@@ -279,16 +296,3 @@ def target_weights(weights: Literal["size", "uniform"] | list[float], sizes: Int
         if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
             raise ValueError("weights must be finite numbers >= 0 with a positive sum")
     return values / values.sum()
-
-
-def mixed_buffers(buffers: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-    """Return the global float buffers (running means of BatchNorm), averaged like the weights.
-
-    Shares are kept convex, because a variance that an amplified update pushes below zero would be none.
-    """
-    if not len(buffers) or not len(updates):
-        return buffers
-    shares = delivered[updates.clients] * plan.coefficients[updates.clients] / plan.cohort.num_draws
-    shares = shares / max(1.0, float(shares.sum()))
-    steps = torch.from_numpy(shares).to(buffers) @ (updates.buffers - buffers)
-    return buffers + steps

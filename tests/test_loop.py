@@ -8,12 +8,13 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from fl_lightning.aggregators.buffers import mixed_buffers
 from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.checkpointing.snapshot import snapshot
 from fl_lightning.data import DatasetFederation, Quadratic, TensorFederation
 from fl_lightning.engine.batches import batch_indices
-from fl_lightning.loop import mixed_buffers, target_weights
+from fl_lightning.loop import target_weights
 from fl_lightning.module import FederatedModule, QuadraticModule
 from fl_lightning.samplers import FullParticipation, HeterogeneityAware, Importance
 from fl_lightning.types import Updates

@@ -9,7 +9,7 @@ from torch import nn
 
 from fl_lightning.types import ModelState
 
-_PARTS = ("schedule", "sampling", "channel", "solver", "aggregator", "calibration", "engine")
+_PARTS = ("schedule", "sampling", "channel", "solver", "aggregator", "calibration", "engine", "local_parts")
 
 
 def snapshot(loop: Any) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class ClientTrainer:
         model, num_steps = self.model, int(work.num_steps[client])
         start = work.start(client, state.weights)
         shift = work.gradient_shift(client)
-        model.load(start, state.buffers)
+        model.load(start, work.start_buffers(client, state.buffers))
         steps = self.solver.begin(model.weights, model.gradient, model.parameters, work.learning_rate)
         self._seed(client, work.round_index)
         self.position.begin(work.round_index)

@@ -1,5 +1,6 @@
 """Whether the local steps are those that a module asks for."""
 
+import logging
 from typing import Any
 
 import torch
@@ -10,7 +11,15 @@ from fl_lightning.solvers.configured import configured, has_optimizer
 from fl_lightning.solvers.module_optimizer import ModuleOptimizer
 from fl_lightning.solvers.optimizers import SGD, Solver, TorchOptimizer
 
+_LOG = logging.getLogger("fl_lightning")
 _COMPARED = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "eps")
+
+
+def tell_difference(module: LightningModule, solver: Solver, lr: float | None) -> None:
+    """Say which solver runs where the module's own optimizer suggests another."""
+    line = difference_from_module(module, solver, lr)
+    if line is not None:
+        _LOG.warning(line)
 
 
 def difference_from_module(module: LightningModule, solver: Solver, lr: float | None) -> str | None:
