@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fl_lightning.samplers import Uniform as Uniform
     from fl_lightning.samplers import WorkAware as WorkAware
     from fl_lightning.solvers import SGD as SGD
+    from fl_lightning.solvers import ModuleOptimizer as ModuleOptimizer
     from fl_lightning.solvers import TorchOptimizer as TorchOptimizer
 
     __version__: str
@@ -85,7 +86,7 @@ _HOMES = {
     "module": ("FederatedModule",),
     "rates": ("CosineRate", "StepRate", "TorchRate"),
     "samplers": ("HeterogeneityAware", "Importance", "Sampler", "Systematic", "Uniform", "WorkAware"),
-    "solvers": ("SGD", "TorchOptimizer"),
+    "solvers": ("SGD", "ModuleOptimizer", "TorchOptimizer"),
 }
 __all__ = sorted(name for names in _HOMES.values() for name in names)
 

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule
 
 from fl_lightning import watching
 from fl_lightning.aggregators import Aggregator, AnonymousMean
-from fl_lightning.aggregators.base import mixed_buffers
+from fl_lightning.aggregators.buffers import mixed_buffers
 from fl_lightning.averaging import Averaging, ExponentialAverage
 from fl_lightning.calibration import Calibration
 from fl_lightning.checkpointing.snapshot import restore
@@ -21,13 +21,14 @@ from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
+from fl_lightning.local_parts import LocalParts
 from fl_lightning.parts import Partition, check_part
 from fl_lightning.planning import Planner, target_weights
 from fl_lightning.protocols import Channel, Engine, Federation, LocalWork, Sampling, Schedule
 from fl_lightning.rates import RateSchedule
 from fl_lightning.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics
 from fl_lightning.solver_names import as_solver
-from fl_lightning.solvers import Solver
+from fl_lightning.solvers import Solver, tell_difference
 from fl_lightning.types import IntVector, ModelState, RoundPlan, RoundResult, Updates, Vector
 
 
@@ -36,11 +37,12 @@ class FederatedLoop:
 
     Args:
         rounds: Number of rounds, R.
-        lr: Base learning rate eta_1 of the local steps.
+        lr: Base learning rate eta_1 of the local steps; None with ``solver="module"``, which has its own.
         schedule: Decides T and q of every client; by default all do the same work over links that never fail.
         sampling: Decides who is drawn; by default three tenths of the clients in proportion to their weights (FedAvg).
         channel: Decides whose upload arrives; by default each is lost with the schedule's probability q.
-        solver: Makes the local steps; the name of an optimizer of ``torch.optim`` stands for it.
+        solver: Makes the local steps; the name of an optimizer of ``torch.optim`` stands for it, and ``"module"`` for
+            the module's own ``configure_optimizers``, :class:`fl_lightning.solvers.ModuleOptimizer`.
         aggregator: Turns what arrived into the next model.
         calibration: Gives all algorithms the same expected step length.
         averaging: Averages the global model over the rounds; the average is evaluated beside the model itself.
@@ -49,6 +51,8 @@ class FederatedLoop:
         batch_size: Examples in a local step; a client with fewer takes all it has.
         weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client, as a list or
             as a file of them (.csv, .json, .npy).
+        local_parameters: Patterns of the names of parameters and buffers that stay at the clients, such as
+            ``["head.*", "*.bn*"]``, see :class:`fl_lightning.local_parts.LocalParts`.
         evaluate_every: Evaluate each n-th round, and the last one.
         lr_schedule: Multiplies the base learning rate in each round; constant by default.
         monitor: The headline metric: decides the best round, and is what progress, loggers and summaries show.
@@ -61,7 +65,7 @@ class FederatedLoop:
     def __init__(
         self,
         rounds: int,
-        lr: float,
+        lr: float | None,
         schedule: Schedule | None = None,
         sampling: Sampling | None = None,
         channel: Channel | None = None,
@@ -73,6 +77,7 @@ class FederatedLoop:
         engine: Engine | None = None,
         batch_size: int = 64,
         weights: Literal["size", "uniform"] | list[float] | str = "size",
+        local_parameters: Sequence[str] = (),
         evaluate_every: int = 1,
         lr_schedule: RateSchedule | None = None,
         monitor: str = MONITOR,
@@ -84,7 +89,7 @@ class FederatedLoop:
         for name, value in (("rounds", rounds), ("batch_size", batch_size), ("evaluate_every", evaluate_every)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-        if not 0 < lr < float("inf"):
+        if lr is not None and not 0 < lr < float("inf"):
             raise ValueError(f"lr={lr} must be a positive number")
         if seed < 0:
             raise ValueError(f"seed={seed} must not be negative")
@@ -99,6 +104,7 @@ class FederatedLoop:
         self.calibration, self.engine = calibration or Calibration(), engine or LocalEngine()
         self.faults, self.averaging = faults or FaultPolicy(), averaging or ExponentialAverage()
         self.weights, self.evaluate_every = weights, evaluate_every
+        self.local_parts = LocalParts(local_parameters)
         self.lr_schedule, self.monitor, self.mode = lr_schedule or RateSchedule(), monitor, mode
         self.record = RunRecord(monitor, mode)
         self.fabric = fabric or Fabric(accelerator="auto", devices=1)
@@ -193,6 +199,7 @@ class FederatedLoop:
         self.engine.load(self.state)
         self.call("on_federation_end" if self.finished else "on_federation_pause")
         self.interrupted = False  # the wish was granted; a later run is not told to pause
+        self.engine.close()
 
     @property
     def finished(self) -> bool:
@@ -216,6 +223,11 @@ class FederatedLoop:
         self.state = self.engine.setup(
             self.fabric, module, federation, self.solver, self.batch_size, self.seed, num_draws
         )
+        # After the engine, because a module may make its layers in the hooks that the engine calls.
+        self.base_rate = self.solver.setup(module, self.lr)
+        if self.fabric.is_global_zero:
+            tell_difference(module, self.solver, self.lr)
+        self.local_parts.setup(self.module, self.state)
         self.aggregator.setup(len(federation.sizes), self.state.weights)
         self.averaging.setup()
         self.planner = Planner(
@@ -225,13 +237,21 @@ class FederatedLoop:
             solver=self.solver,
             calibration=self.calibration,
             weights=self.client_weights,
-            learning_rate=self.lr,
+            learning_rate=self.base_rate,
             steps_per_epoch=steps_per_epoch(federation.sizes, self.batch_size),
             seed=self.seed,
             rate_factor=lambda index: self.lr_schedule.factor(index, self.rounds),
         )
         self.planner.start()
         self._watchers = watching.watchers(self)
+
+    def load_client(self, client: int) -> ModelState:
+        """Put a client's own model into the module and return it: the global one but for its local parameters."""
+        if not 0 <= client < len(self.client_weights):
+            raise ValueError(f"client={client} must be in 0..{len(self.client_weights) - 1}")
+        state = self.local_parts.personalised(client, self.state)
+        self.engine.load(state)
+        return state
 
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of everybody who watches: the loop's callbacks, then Fabric's."""
@@ -249,27 +269,34 @@ class FederatedLoop:
         conditions = self.planner.conditions(index)
         work = self._work(index, conditions.num_steps, self.planner.base_rate(index))
         probe = EngineProbe(self.engine, self.state, work)
-        return self.planner.plan(index, conditions, SoundProbe(probe)), probe
+        asked = SoundProbe(self.local_parts.probe(probe, self.state))
+        return self.planner.plan(index, conditions, asked), probe
 
     def _work(self, index: int, num_steps: IntVector, lr: float) -> LocalWork:
         return LocalWork(
             round_index=index,
             num_steps=num_steps,
             learning_rate=lr,
-            start=self.aggregator.start,
+            start=self._start if self.local_parts else self.aggregator.start,
             gradient_shift=self.aggregator.gradient_shift,
+            start_buffers=self.local_parts.start_buffers,
         )
 
-    def _train(self, plan: RoundPlan, probe: EngineProbe, clients: IntVector) -> tuple[Updates, float]:
-        began = time.perf_counter()
+    def _start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
+        return self.local_parts.start(client, self.aggregator.start(client, weights))
+
+    def _train(self, plan: RoundPlan, probe: EngineProbe, uploading: IntVector) -> tuple[Updates, float]:
+        began, drawn = time.perf_counter(), plan.cohort.clients
+        clients = self.local_parts.trains(uploading, drawn)
+        work = self._work(plan.index, plan.profiles.num_steps, plan.learning_rate)
         updates = probe.trained(clients, plan.learning_rate)
         if updates is None:
-            work = self._work(plan.index, plan.profiles.num_steps, plan.learning_rate)
             updates = self.engine.train(self.state, clients, work)
-        return updates, time.perf_counter() - began
+        return self.local_parts.keep(updates, uploading, drawn, self.state, work), time.perf_counter() - began
 
     def _aggregate(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> ModelState:
         weights = self.aggregator(self.state.weights, updates, delivered, plan)
+        weights = self.local_parts.restored(weights, self.state.weights)
         state = ModelState(weights, mixed_buffers(self.state.buffers, updates, delivered, plan))
         self.faults.check_aggregate(plan.index, updates, state)
         return state

@@ -66,7 +66,7 @@ class Planner:
 
     def base_rate(self, index: int) -> float:
         """Return the learning rate of a round before calibration."""
-        rate = self.learning_rate * self.rate_factor(index)
+        rate = self.learning_rate * self.rate_factor(index) * self.solver.round_factor(index)
         if not 0 < rate < float("inf"):
             raise ValueError(f"the learning rate of round {index} is {rate:g}: lr_schedule must stay above 0")
         return rate

@@ -88,6 +88,11 @@ class Channel(Protocol):
         """Return for each client how many of its draws arrive, (M,)."""
 
 
+def global_buffers(client: int, buffers: torch.Tensor) -> torch.Tensor:
+    """Return the global buffers: what a client starts from that keeps none of its own."""
+    return buffers
+
+
 @dataclass(frozen=True, kw_only=True)
 class LocalWork:
     """What the clients of a round have to do, the same whoever does it."""
@@ -97,6 +102,7 @@ class LocalWork:
     learning_rate: float
     start: Callable[[int, torch.Tensor], torch.Tensor]  # the weights a client starts from
     gradient_shift: Callable[[int], torch.Tensor | None]  # what a client adds to its gradients
+    start_buffers: Callable[[int, torch.Tensor], torch.Tensor] = global_buffers  # the float buffers it starts from
 
 
 class Trains(Protocol):
@@ -132,3 +138,6 @@ class Engine(Trains, Protocol):
 
     def load(self, state: ModelState) -> None:
         """Put a state into the module."""
+
+    def close(self) -> None:
+        """End the run; called once, after the last round or the pause."""

@@ -2,17 +2,19 @@
 
 import torch
 
-from fl_lightning.solvers import SGD, Solver, TorchOptimizer
+from fl_lightning.solvers import SGD, ModuleOptimizer, Solver, TorchOptimizer
 
 
 def as_solver(given: Solver | str | None) -> Solver:
-    """Return a solver, also by the name of a class of ``torch.optim``; plain SGD by default.
+    """Return a solver, also by the name of a class of ``torch.optim`` or as ``module``; plain SGD by default.
 
     >>> type(as_solver("SGD")).__name__, type(as_solver(None)).__name__
     ('SGD', 'SGD')
     """
     if given is None or given == "SGD":
         return SGD()
+    if given == "module":
+        return ModuleOptimizer()
     if isinstance(given, Solver):
         return given
     kind = getattr(torch.optim, given, None) if isinstance(given, str) else None

@@ -35,7 +35,8 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
         schedule=HeterogeneitySchedule(groups=[Group(1.0, (1, 6), 0.3)]),
         sampling=SamplerSelection(Importance(), 5),
         channel=ChannelFailures(),
-        engine=Engine(mode, threads=1),
+        engine=Engine("sequential" if mode == "local" else mode, threads=1),
+        local_parameters=["network.0.1.*", "network.1.bias"] if mode == "local" else [],
         batch_size=8,
         fabric=fabric,
     )
@@ -43,7 +44,10 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
     clients = np.array([0, 2, 3, 7])
     work = loop._work(4, np.arange(1, 9), 0.05)
     updates = loop.engine.train(state, clients, work)
+    own = loop.local_parts.state_dict()
     return {
+        **{f"own weights {client}": values for client, values in own["weights"].items()},
+        **{f"own buffers {client}": values for client, values in own["buffers"].items()},
         "weights": state.weights,
         "buffers": state.buffers,
         "deltas": updates.deltas,
@@ -58,7 +62,7 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
 def main(devices: int, path: str) -> None:
     fabric = Fabric(accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto")
     fabric.launch()
-    result = {mode: played(mode, fabric) for mode in ("stacked", "sequential")}
+    result = {mode: played(mode, fabric) for mode in ("stacked", "sequential", "local")}
     torch.save(result, f"{path}/{devices}_{fabric.global_rank}.pt")
 
 

@@ -11,7 +11,10 @@ from fl_lightning.checkpointing.module_hooks import load_module_state, module_st
 from fl_lightning.types import ModelState
 from fl_lightning.watching import all_callbacks
 
-_PARTS = ("schedule", "sampling", "channel", "solver", "aggregator", "averaging", "calibration", "engine", "record")
+_PARTS = (
+    *("schedule", "sampling", "channel", "solver", "aggregator", "averaging", "calibration", "engine", "record"),
+    "local_parts",
+)
 
 
 def snapshot(loop: Any) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from fl_lightning.seeding import Purpose, generator
 class FromDataModule(DataSource):
     """Splits the training set of a LightningDataModule among clients; its test set (or validation set) is common.
 
-    Batches are made by the data module's own ``collate_fn``; batch size and order are the loop's.
+    Training batches are made by the ``collate_fn`` of the data module's training loader; their size and order are the
+    loop's. Evaluation uses the data module's own test (or validation) loader as it is.
 
     Args:
         datamodule: With ``train_dataloader`` and ``test_dataloader`` or ``val_dataloader``.
@@ -39,7 +40,9 @@ class FromDataModule(DataSource):
         has_test = type(self.datamodule).test_dataloader is not LightningDataModule.test_dataloader
         name = "test_dataloader" if has_test else "val_dataloader"
         test = _loader(name, getattr(self.datamodule, name)())
-        return DatasetFederation(clients, test.dataset, train.collate_fn)
+        federation = DatasetFederation(clients, test, train.collate_fn)
+        federation.datamodule = self.datamodule
+        return federation
 
     def _clients(self, loaders: Any, seed: int) -> tuple[list[Dataset[Any]], DataLoader[Any]]:
         """Return the data set of each client, and a loader that knows how batches are made."""

@@ -1,15 +1,18 @@
 """Clients' data in memory: one copy of the examples and, for each client, which of them are its own."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fl_lightning.types import IntVector, RoundPlan
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningDataModule
 
 
 def _num_examples(name: str, examples: Any) -> int:
@@ -113,20 +116,29 @@ class DatasetFederation:
 
     Args:
         datasets: For each client its map-style data set; those of Hugging Face are.
-        test: The common test data; without any, nothing is evaluated.
+        test: The common test data: a data set, or a DataLoader, whose own batches are then used for evaluation; without
+            any, nothing is evaluated.
         collate: Makes a batch of a list of examples.
+
+    Attributes:
+        test_loader: The DataLoader of the test data, where there is one.
+        datamodule: The data module that the data is of, where there is one; its hooks of the batch transfer are called.
     """
+
+    datamodule: "LightningDataModule | None" = None
 
     def __init__(
         self,
         datasets: Sequence[Dataset[Any]],
-        test: Dataset[Any] | None = None,
+        test: Dataset[Any] | DataLoader[Any] | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
     ) -> None:
-        self.datasets, self.test, self.collate = list(datasets), test, collate
+        self.test_loader: DataLoader[Any] | None = test if isinstance(test, DataLoader) else None
+        self.test: Dataset[Any] | None = test.dataset if isinstance(test, DataLoader) else test
+        self.datasets, self.collate = list(datasets), collate
         self._sizes: IntVector = np.array([_length(dataset) for dataset in self.datasets], dtype=np.int64)
         _refuse_empty(self._sizes)
-        self._num_test = 0 if test is None else _length(test)
+        self._num_test = 0 if self.test_loader is not None or self.test is None else _length(self.test)
 
     @property
     def num_clients(self) -> int:
@@ -144,7 +156,10 @@ class DatasetFederation:
         return self.collate(_examples(self.datasets[client], indices.tolist()))
 
     def test_batches(self, batch_size: int) -> Iterator[Any]:
-        """Yield the test data in order; the last batch may be smaller."""
+        """Yield the batches of the test loader, else the test data in order; the last batch may be smaller."""
+        if self.test_loader is not None:
+            yield from self.test_loader
+            return
         for start in range(0, self._num_test, batch_size):
             yield self.collate(_examples(self.test, list(range(start, min(start + batch_size, self._num_test)))))
 

@@ -9,10 +9,11 @@ import torch
 from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.loss import differentiable_loss, training_loss
+from fl_lightning.engine.stand_in import attached
 from fl_lightning.engine.streams import seed_streams
 from fl_lightning.protocols import LocalWork
 from fl_lightning.seeding import Purpose, client_seed
-from fl_lightning.solvers import Solver
+from fl_lightning.solvers import LocalSteps, Solver
 from fl_lightning.types import ModelState
 
 
@@ -35,8 +36,9 @@ class ClientTrainer:
         autocast: Callable[[], AbstractContextManager[Any]],
         seeded: bool = True,
     ) -> None:
-        self.model, self.solver, self.batches = model, solver, batches
+        self.model, self.solver, self.batches = model, solver.of(model.module), batches
         self.autocast, self.seeded = autocast, seeded
+        self.position = attached(model.module)
 
     def train(
         self, client: int, state: ModelState, work: LocalWork, delta: torch.Tensor, buffers: torch.Tensor
@@ -45,12 +47,24 @@ class ClientTrainer:
         model, num_steps = self.model, int(work.num_steps[client])
         start = work.start(client, state.weights)
         shift = work.gradient_shift(client)
-        model.load(start, state.buffers)
+        model.load(start, work.start_buffers(client, state.buffers))
         steps = self.solver.begin(model.weights, model.gradient, model.parameters, work.learning_rate)
         self._seed(client, work.round_index)
+        self.position.begin(work.round_index)
+        total = self._take_steps(client, work, num_steps, steps, shift)
+        torch.sub(start, model.weights, out=delta).div_(work.learning_rate)
+        buffers.copy_(model.gather())
+        return float(total) / num_steps
+
+    def _take_steps(
+        self, client: int, work: LocalWork, num_steps: int, steps: LocalSteps, shift: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Make the local steps and return the sum of the losses."""
+        model = self.model
         total = torch.zeros((), dtype=precise(model.weights.dtype), device=model.weights.device)
         step_along = getattr(steps, "step_along", None) if shift is None else None
         for index, batch in enumerate(self.batches.of_client(client, work.round_index, num_steps)):
+            self.position.global_step = index
             loss, gradients = self._differentiate(batch, index)
             total += loss
             with torch.no_grad():
@@ -61,14 +75,13 @@ class ClientTrainer:
                 if shift is not None:
                     model.gradient.add_(shift)
                 steps.step()
-        torch.sub(start, model.weights, out=delta).div_(work.learning_rate)
-        buffers.copy_(model.gather())
-        return float(total) / num_steps
+        return total
 
     def gradient(self, client: int, state: ModelState, round_index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return gradient and loss of the client's first batch at the global state; the next call overwrites them."""
         self.model.load(state.weights, state.buffers)
         self._seed(client, round_index)
+        self.position.begin(round_index)
         (batch,) = self.batches.of_client(client, round_index, 1)
         loss = self.backward(batch, 0)
         return self.model.gradient, loss
@@ -76,6 +89,7 @@ class ClientTrainer:
     def loss(self, client: int, round_index: int) -> float:
         """Return the loss of the model as it stands on the client's first batch, without a gradient."""
         self._seed(client, round_index)
+        self.position.begin(round_index)
         (batch,) = self.batches.of_client(client, round_index, 1)
         with torch.no_grad(), self.autocast():
             return float(training_loss(self.model.module, batch, 0))

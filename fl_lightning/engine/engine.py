@@ -5,29 +5,32 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
 from fl_lightning.engine.batches import ClientBatches
-from fl_lightning.engine.choice import Mode, choose, layout_is_harmless
+from fl_lightning.engine.choice import Choice, Mode, choose, layout_is_harmless
 from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.cpu import tuned
 from fl_lightning.engine.cpu.allocator import keep_freed_memory
 from fl_lightning.engine.cpu.layout import channels_last
-from fl_lightning.engine.evaluation import evaluate
+from fl_lightning.engine.evaluation import evaluate, silent_logs
 from fl_lightning.engine.flat import FlatModel
+from fl_lightning.engine.hooked import HookedTrainer
+from fl_lightning.engine.hooks import end_run, start_run, training_hooks, transfer, uncalled_hooks
 from fl_lightning.engine.one_by_one import OneByOne
 from fl_lightning.engine.precision import TrainingPrecision
 from fl_lightning.engine.processes import AmongProcesses
 from fl_lightning.engine.stacked import Stacked, StackTrainer
+from fl_lightning.engine.stand_in import attached
 from fl_lightning.engine.streams import kept_streams, positions, seed_streams
 from fl_lightning.engine.threads import SideBySide, num_side_by_side
 from fl_lightning.protocols import Federation, LocalWork, Trains
 from fl_lightning.seeding import Purpose, client_seed
-from fl_lightning.solvers import Solver
+from fl_lightning.solvers import ModuleOptimizer, Solver
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
 _LOG = logging.getLogger("fl_lightning")
@@ -45,7 +48,7 @@ class Engine:
         threads: Threads of this process; by default what torch takes, or the process's part of the cores where several
             processes share them.
         compile: Compile the module by ``torch.compile``.
-        test_batch_size: Examples in one batch of the evaluation.
+        test_batch_size: Examples in one batch of the evaluation, where the test data has no DataLoader of its own.
     """
 
     def __init__(
@@ -80,19 +83,28 @@ class Engine:
                 f"{type(module).__name__} sets automatic_optimization=False, but the federated loop makes the local "
                 "steps itself: let training_step return the loss instead"
             )
-        refuse_several_optimizers(module)
         self.fabric, self.solver = fabric, solver
+        self.datamodule = getattr(federation, "datamodule", None)
+        self.position = start_run(module, fabric, self.datamodule)
+        refuse_several_optimizers(module)
         self._set_threads()
         if self.cpu_tuning:
             keep_freed_memory()
         self._precision = TrainingPrecision(fabric)
         self.module: LightningModule = self._precision.module(module)
         self.model = FlatModel(self.module)
-        self.batches = ClientBatches(federation, batch_size, seed, self._precision.batch)
+        move = transfer(fabric, self.module, self.datamodule)
+        self.batches = ClientBatches(federation, batch_size, seed, lambda batch: self._precision.batch(move(batch)))
+        self.hooks = training_hooks(self.module, self.datamodule)
+        self._name_uncalled_hooks()
         with self._precision.of_round():
-            if self.cpu_tuning and layout_is_harmless(self._trainer(self.model, seeded=True)):
+            if self.cpu_tuning and not self.hooks and layout_is_harmless(self._trainer(self.model, seeded=True)):
                 self.batches.layout = channels_last
-            self.choice = choose(self.mode, self._trainer(self.model, seeded=True), self._stack_trainer, num_draws)
+            if self.hooks:
+                self.choice = self._choice_with_hooks()
+            else:
+                trainer = self._trainer(self.model, seeded=True)
+                self.choice = choose(self.mode, trainer, self._stack_trainer, num_draws)
         if self.choice.warning and fabric.global_rank == 0:
             _LOG.warning(self.choice.warning)
         self._round, self._evaluation_draws = 0, True
@@ -100,7 +112,27 @@ class Engine:
             self.module.compile()
         way = self._way()
         self._way_of_training: Trains = way if fabric.world_size == 1 else AmongProcesses(fabric, way)
+        with silent_logs(self.module):
+            self.module.on_fit_start()
         return self.model.state()
+
+    def _choice_with_hooks(self) -> Choice:
+        """Return one client after another: a hook may do anything, also remember what it saw."""
+        reason = f"{type(self.module).__name__} or its data module overrides {', '.join(self.hooks)}"
+        if self.mode in ("stacked", "threads"):
+            raise ValueError(
+                f"engine mode {self.mode!r} is impossible here: {reason}, so clients are trained one after another; "
+                "use mode='auto' or 'sequential'"
+            )
+        return Choice("sequential" if self.mode == "auto" else self.mode, reason)
+
+    def _name_uncalled_hooks(self) -> None:
+        uncalled = uncalled_hooks(self.module, self.datamodule, isinstance(self.solver, ModuleOptimizer))
+        if uncalled and self.fabric.is_global_zero:
+            _LOG.warning(
+                f"{type(self.module).__name__} overrides hooks that a federation does not call: {', '.join(uncalled)}; "
+                "docs/lightning.md says what to use instead"
+            )
 
     def _set_threads(self) -> None:
         threads = self.threads
@@ -111,7 +143,8 @@ class Engine:
             torch.set_num_threads(threads)
 
     def _trainer(self, model: FlatModel, seeded: bool) -> ClientTrainer:
-        return ClientTrainer(model, self.solver, self.batches, self._precision.of_step, seeded)
+        kind = HookedTrainer if self.hooks else ClientTrainer
+        return kind(model, self.solver, self.batches, self._precision.of_step, seeded)
 
     def _stack_trainer(self, model: FlatModel) -> StackTrainer:
         return StackTrainer(model, self.solver, self.batches, self._precision.of_step)
@@ -122,6 +155,8 @@ class Engine:
         threads = torch.get_num_threads()
         num_trainers = num_side_by_side(threads) if side_by_side else 1
         models = [self.model, *(FlatModel(copy.deepcopy(self.module)) for _ in range(num_trainers - 1))]
+        for model in models:
+            attached(model.module, self.fabric.global_rank, self.fabric.world_size)
         trainers = [self._trainer(model, self.choice.random) for model in models]
         if self.choice.mode == "stacked":
             return Stacked(trainers, self.cpu_tuning, threads, [self._stack_trainer(model) for model in models])
@@ -131,7 +166,9 @@ class Engine:
 
     def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
         """Train each client from the global state and return what they send back."""
+        self._attach()
         self._round = work.round_index
+        self.position.begin(work.round_index)  # also where a copy of the module trains
         with self._precision.of_round():
             return self._way_of_training.train(state, clients, work)
 
@@ -148,9 +185,13 @@ class Engine:
     def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
         """Return the metrics of the global model on the test data, and its accuracy per class."""
         self.load(state)
+        self._attach()
         tuning = tuned(self.module, random=False) if self.cpu_tuning else nullcontext()
         with self._own_streams(), self._precision.of_round(), self._precision.of_step(), tuning:
-            return evaluate(self.module, self.batches.test(self.test_batch_size))
+            found = evaluate(self.module, self.batches.test(self.test_batch_size))
+        for parameter, gradient in zip(self.model.parameters, self.model.gradients, strict=True):
+            parameter.grad = gradient  # a hook may have called zero_grad, which takes them away
+        return found
 
     @contextmanager
     def _own_streams(self) -> Iterator[None]:
@@ -168,6 +209,18 @@ class Engine:
     def load(self, state: ModelState) -> None:
         """Put a state into the module."""
         self.model.load(state.weights, state.buffers)
+
+    def _attach(self) -> None:
+        """Let module and data module know where the run stands, also when it has ended and more is asked."""
+        trainer: Any = self.position
+        if self.module._trainer is not trainer:
+            self.module.trainer = trainer
+        if self.datamodule is not None:
+            self.datamodule.trainer = trainer
+
+    def close(self) -> None:
+        """Let the module end its run; it can be asked and evaluated further."""
+        end_run(self.module, self.datamodule)
 
 
 def _num_cores() -> int:

@@ -1,6 +1,6 @@
 """Evaluation of any LightningModule: what its ``test_step`` logs becomes the round's metrics."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,10 @@ from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
 
 from fl_lightning.engine.loss import run_step
+from fl_lightning.engine.stand_in import attached
 from fl_lightning.types import Vector
+
+_REDUCTIONS: dict[str, Callable[[list[float]], float]] = {"sum": sum, "min": min, "max": max}
 
 
 class LogCollector:
@@ -21,28 +24,57 @@ class LogCollector:
         self.batch_size = 1  # of the batch at hand
         self._sums: dict[str, tuple[float, int]] = {}
         self._metrics: dict[str, Metric] = {}
+        self._values: dict[str, tuple[str, list[float]]] = {}  # what is not to be averaged
+        self._returned: tuple[float, int] = (0.0, 0)
 
-    def log(self, name: str, value: Any, *_: Any, batch_size: int | None = None, **__: Any) -> None:
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *_: Any,
+        batch_size: int | None = None,
+        reduce_fx: Any = "mean",
+        **__: Any,
+    ) -> None:
         """Keep a value, weighted by the size of its batch, or a metric, to be computed at the end."""
         if isinstance(value, Metric):
             self._metrics[name] = value
             return
+        reduction = getattr(reduce_fx, "__name__", reduce_fx)  # torch.max or "max"
+        if reduction in _REDUCTIONS:
+            self._values.setdefault(name, (reduction, []))[1].append(float(value))
+            return
+        if reduction != "mean":
+            raise ValueError(
+                f"self.log({name!r}, reduce_fx={reduce_fx!r}) is not known here: use mean, sum, min or max, or log a "
+                "torchmetrics object"
+            )
         size = batch_size or self.batch_size
         total, count = self._sums.get(name, (0.0, 0))
         self._sums[name] = (total + float(value) * size, count + size)
 
-    def log_dict(self, dictionary: Any, *_: Any, batch_size: int | None = None, **__: Any) -> None:
+    def log_dict(
+        self, dictionary: Any, *_: Any, batch_size: int | None = None, reduce_fx: Any = "mean", **__: Any
+    ) -> None:
         """Keep several values."""
         for name, value in dictionary.items():
-            self.log(name, value, batch_size=batch_size)
+            self.log(name, value, batch_size=batch_size, reduce_fx=reduce_fx)
+
+    def take_returned(self, output: Any) -> None:
+        """Keep a loss that a step returns, which is the test loss where the module logs none."""
+        if isinstance(output, torch.Tensor) and output.numel() == 1:
+            total, count = self._returned
+            self._returned = (total + float(output) * self.batch_size, count + self.batch_size)
 
     def compute(self) -> dict[str, float]:
         """Return the mean of each value and the result of each metric, and reset the metrics."""
         results = {name: total / count for name, (total, count) in self._sums.items()}
+        results |= {name: _REDUCTIONS[reduction](values) for name, (reduction, values) in self._values.items()}
         for name, metric in self._metrics.items():
             results[name] = float(metric.compute())
             metric.reset()
-        return results
+        total, count = self._returned
+        return results if "test_loss" in results or not count else results | {"test_loss": total / count}
 
 
 @contextmanager
@@ -80,29 +112,67 @@ def evaluation_step(module: LightningModule) -> str | None:
 
 
 def evaluate(module: LightningModule, batches: Iterator[Any]) -> tuple[dict[str, float], Vector]:
-    """Return the module's metrics over the test batches, and its accuracy per class where it measures one."""
+    """Return the module's metrics over the test batches, and its accuracy per class where it measures one.
+
+    The module's hooks are called as in a Trainer's test or validation. What a hook logs counts as well.
+    """
     name = evaluation_step(module)
     if name is None:
         return {}, np.empty(0)
-    step = getattr(module, name)
-    was_training = module.training
-    module.eval()
+    stage = name.removesuffix("_step")
+    attached(module).enter("testing" if stage == "test" else "validating")
     # What TorchScript compiles under inference mode, it uses for training as well, and that fails.
     scripted = any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
-    with torch.no_grad() if scripted else torch.inference_mode(), collected_logs(module) as collector:
-        for index, batch in enumerate(batches):
-            collector.batch_size = batch_length(batch)
-            output = run_step(step, batch, index)
-            if isinstance(output, torch.Tensor) and "test_loss" not in collector._sums:
-                collector.log("test_loss", output)
-        metrics = collector.compute()
+    without_gradients = torch.no_grad() if scripted else torch.inference_mode()
+    with without_gradients, collected_logs(module) as collector, _evaluation_mode(module, stage):
+        for moment in ("start", "epoch_start"):
+            getattr(module, f"on_{stage}_{moment}")()
+        _take_steps(module, name, batches, collector)
+        collector.batch_size = 1
         per_class = getattr(module, "class_accuracy", None)
         class_accuracy = np.empty(0)
-        if isinstance(per_class, Metric):
+        if isinstance(per_class, Metric):  # before the hook, which may reset it
             class_accuracy = per_class.compute().double().cpu().numpy()
+        getattr(module, f"on_{stage}_epoch_end")()
+        metrics = collector.compute()
+        if isinstance(per_class, Metric):
             per_class.reset()
-    module.train(was_training)
+        getattr(module, f"on_{stage}_end")()
     return metrics, class_accuracy
+
+
+def _take_steps(module: LightningModule, name: str, batches: Iterator[Any], collector: LogCollector) -> None:
+    step, stage = getattr(module, name), name.removesuffix("_step")
+    batch_start, batch_end = getattr(module, f"on_{stage}_batch_start"), getattr(module, f"on_{stage}_batch_end")
+    for index, batch in enumerate(batches):
+        collector.batch_size = batch_length(batch)
+        batch_start(batch, index)
+        output = run_step(step, batch, index)
+        collector.take_returned(output)
+        batch_end(output, batch, index)
+
+
+@contextmanager
+def _evaluation_mode(module: LightningModule, stage: str) -> Iterator[None]:
+    """Have a module in the mode of evaluation, by its own hooks where it has such."""
+    was_training = module.training
+    if stage == "validation" and _has_own(module, "on_validation_model_zero_grad"):
+        module.on_validation_model_zero_grad()
+    if _has_own(module, f"on_{stage}_model_eval"):
+        getattr(module, f"on_{stage}_model_eval")()
+    else:
+        module.eval()
+    try:
+        yield
+    finally:
+        if _has_own(module, f"on_{stage}_model_train"):
+            getattr(module, f"on_{stage}_model_train")()
+        else:
+            module.train(was_training)
+
+
+def _has_own(module: LightningModule, hook: str) -> bool:
+    return getattr(type(module), hook) is not getattr(LightningModule, hook)
 
 
 def batch_length(batch: Any) -> int:

@@ -13,7 +13,16 @@ from fl_lightning.engine.errors import StepError
 
 def training_loss(module: LightningModule, batch: Any, index: int) -> torch.Tensor:
     """Return the loss of a training step, whatever form the module returns it in."""
-    output = run_step(module.training_step, batch, index)
+    return loss_of(module, training_output(module, batch, index))
+
+
+def training_output(module: LightningModule, batch: Any, index: int) -> Any:
+    """Return what a training step returns."""
+    return run_step(module.training_step, batch, index)
+
+
+def loss_of(module: LightningModule, output: Any) -> torch.Tensor:
+    """Return the loss in what a training step returned."""
     loss = output.get("loss") if isinstance(output, dict) else output
     if not isinstance(loss, torch.Tensor) or loss.ndim:
         raise StepError(

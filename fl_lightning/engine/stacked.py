@@ -14,6 +14,7 @@ from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.client import ClientTrainer, precise
 from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.loss import training_loss
+from fl_lightning.engine.stand_in import attached
 from fl_lightning.engine.tasks import Training, empty_updates
 from fl_lightning.engine.threads import SideBySide
 from fl_lightning.protocols import LocalWork
@@ -55,6 +56,7 @@ class StackTrainer:
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self.model, self.solver, self.batches, self.autocast = model, solver, batches, autocast
+        self.position = attached(model.module)
         self._loss = _Loss(model.module)
         wanted = {id(parameter) for parameter in model.parameters}
         named = [(name, p) for name, p in self._loss.named_parameters() if id(p) in wanted]
@@ -85,11 +87,13 @@ class StackTrainer:
         rows = self.batches.rows(clients, work.round_index, int(num_steps[0]))
         total = weights.new_zeros(len(clients), dtype=precise(weights.dtype))
         active = len(clients)
+        self.position.begin(work.round_index)
         for index in range(int(num_steps[0])):
             still = int(np.searchsorted(-num_steps, -index, side="left"))  # how many have T > index
             if still < active:
                 active = still
                 steps.narrow(active)
+            self.position.global_step = index
             batch = self.batches.stacked(rows[index, :active])
             total[:active] += self.gradients(weights[:active], batch, index, gradient[:active])
             if shifts is not None:

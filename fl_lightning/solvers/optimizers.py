@@ -1,10 +1,11 @@
-"""Local solvers: how a client steps, and A, the sum of the weights with which its gradients enter its update."""
+"""What a solver is, SGD with the variants whose accumulation is known, and any optimizer of torch."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
 import torch
+from lightning.pytorch import LightningModule
 from torch.optim import Optimizer
 from typing_extensions import override
 
@@ -34,6 +35,20 @@ class Solver:
     depends_on_learning_rate = False  # whether A changes with the learning rate
     stackable = False  # whether one object can step many clients at once, as rows
     _probed: tuple[float | None, Vector] | None = None
+
+    def setup(self, module: LightningModule, lr: float | None) -> float:
+        """Return the base learning rate of a run with this module, given that of the loop."""
+        if lr is None:
+            raise ValueError("lr=None is for solver='module' alone, which has a rate of its own: give lr a number")
+        return lr
+
+    def of(self, module: LightningModule) -> "Solver":
+        """Return the solver for a copy of the module."""
+        return self
+
+    def round_factor(self, round_index: int) -> float:
+        """Return the factor of a round on the base learning rate."""
+        return 1.0
 
     def begin(
         self, weights: torch.Tensor, gradient: torch.Tensor, parameters: Sequence[torch.nn.Parameter], lr: float

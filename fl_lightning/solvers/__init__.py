@@ -1,0 +1,7 @@
+"""Local solvers: how a client steps, and A, the sum of the weights with which its gradients enter its update."""
+
+from fl_lightning.solvers.module_optimizer import ModuleOptimizer
+from fl_lightning.solvers.notice import tell_difference
+from fl_lightning.solvers.optimizers import SGD, DecayForm, LocalSteps, Solver, TorchOptimizer
+
+__all__ = ["SGD", "DecayForm", "LocalSteps", "ModuleOptimizer", "Solver", "TorchOptimizer", "tell_difference"]

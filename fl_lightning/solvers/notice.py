@@ -1,0 +1,81 @@
+"""Whether the local steps are those that a module asks for."""
+
+import logging
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch.optim import Optimizer
+
+from fl_lightning.solvers.configured import configured, has_optimizer
+from fl_lightning.solvers.module_optimizer import ModuleOptimizer
+from fl_lightning.solvers.optimizers import SGD, Solver, TorchOptimizer
+
+_LOG = logging.getLogger("fl_lightning")
+_COMPARED = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "eps")
+
+
+def tell_difference(module: LightningModule, solver: Solver, lr: float | None) -> None:
+    """Say which solver runs where the module's own optimizer suggests another."""
+    line = difference_from_module(module, solver, lr)
+    if line is not None:
+        _LOG.warning(line)
+
+
+def difference_from_module(module: LightningModule, solver: Solver, lr: float | None) -> str | None:
+    """Return one line on which solver runs where the module's own optimizer suggests another, or nothing.
+
+    Args:
+        module: With a ``configure_optimizers`` of its own. That of our modules says itself that it is for a Trainer.
+        solver: Makes the local steps.
+        lr: The loop's rate.
+    """
+    if not has_optimizer(module) or type(module).configure_optimizers.__module__.startswith("fl_lightning."):
+        return None
+    try:
+        own = configured(module)
+    except Exception:  # it may need a Trainer; only solver='module' uses what it returns
+        return None
+    wanted = _described(own.optimizer) | {"lr": own.base_rate}
+    if isinstance(solver, ModuleOptimizer):
+        if lr is None or lr == own.base_rate:
+            return None
+        return (
+            f"solver='module': local steps are made by {_text(wanted)} of {type(module).__name__} at its own rate; "
+            f"lr={lr:g} of the loop is not used: leave it away (lr=None), or give the module another rate"
+        )
+    running = _running(solver, lr or 0.0)
+    scheduled = "" if own.scheduler is None else f" and {type(own.scheduler).__name__}"
+    if running == wanted and not scheduled:
+        return None
+    return (
+        f"local steps are made by {_text(running)}, not by {_text(wanted)}{scheduled} of {type(module).__name__}: "
+        "use solver='module' for the module's own"
+    )
+
+
+def _running(solver: Solver, lr: float) -> dict[str, Any]:
+    if isinstance(solver, SGD):
+        extra = {name: value for name in ("proximal", "decay") if (value := getattr(solver, name))}
+        plain = {name: getattr(solver, name) for name in ("momentum", "dampening", "nesterov", "weight_decay")}
+        return {"name": "SGD", "lr": lr} | plain | extra
+    if isinstance(solver, TorchOptimizer):
+        made = solver.optimizer([torch.nn.Parameter(torch.zeros(1))])
+        extra = {name: value for name in ("proximal", "clip_norm") if (value := getattr(solver, name))}
+        return _described(made) | {"lr": lr} | extra
+    return {"name": type(solver).__name__, "lr": lr}
+
+
+def _described(optimizer: Optimizer) -> dict[str, Any]:
+    group = optimizer.param_groups[0]
+    return {"name": type(optimizer).__name__} | {name: group[name] for name in _COMPARED if name in group}
+
+
+def _text(settings: dict[str, Any]) -> str:
+    """Return an optimizer as one would write it, with what is not zero.
+
+    >>> _text({"name": "SGD", "lr": 0.1, "momentum": 0.9, "nesterov": False})
+    'SGD(lr=0.1, momentum=0.9)'
+    """
+    shown = ", ".join(f"{name}={value}" for name, value in settings.items() if name != "name" and value)
+    return f"{settings['name']}({shown})"

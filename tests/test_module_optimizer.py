@@ -1,0 +1,231 @@
+"""The module's own optimizer as a local solver, and the word about which one runs."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import nn
+from torch.nn import functional
+
+from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
+from fl_lightning.callbacks.recorder import read_metrics
+from fl_lightning.cli.main import main
+from fl_lightning.data.federation import TensorFederation
+from fl_lightning.engine import Engine
+from fl_lightning.loop import FederatedLoop
+from fl_lightning.module import FederatedModule
+from fl_lightning.samplers import FullParticipation
+from fl_lightning.solvers import SGD, ModuleOptimizer, TorchOptimizer
+
+T = np.arange(1, 31)
+STEPS = 6
+
+
+class Module(LightningModule):
+    def __init__(self, configure) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(5, 4), nn.Linear(4, 3)
+        self.configure = configure
+
+    def training_step(self, batch, batch_idx):
+        return functional.cross_entropy(self.second(self.first(batch[0])), batch[1])
+
+    def configure_optimizers(self):
+        return self.configure(self)
+
+
+def sgd(**settings):
+    return lambda module: torch.optim.SGD(module.parameters(), **({"lr": 0.2} | settings))
+
+
+def scheduled(scheduler, interval="step", frequency=1, **settings):
+    def configure(module):
+        optimizer = sgd(**settings)(module)
+        entry = {"scheduler": scheduler(optimizer), "interval": interval, "frequency": frequency}
+        return {"optimizer": optimizer, "lr_scheduler": entry}
+
+    return configure
+
+
+def data(num_clients=1):
+    rng = torch.Generator().manual_seed(3)
+    total = 8 * num_clients
+    pair = torch.randn(total, 5, generator=rng), torch.randint(0, 3, (total,), generator=rng)
+    return TensorFederation(pair, pair, np.split(np.arange(total), num_clients))
+
+
+def loop(rounds=1, lr=None, solver="module", num_steps=STEPS, **settings):
+    return FederatedLoop(
+        rounds=rounds,
+        lr=lr,
+        schedule=HeterogeneitySchedule(groups=[Group(1.0, num_steps, 0.0)]),
+        sampling=SamplerSelection(FullParticipation(), 1.0),
+        channel=ChannelFailures(),
+        solver=solver,
+        batch_size=8,
+        **({"engine": Engine("sequential")} | settings),
+    )
+
+
+def fitted(module, epochs=1):
+    """Train by Lightning on the same batches: the whole data of the one client, STEPS times per epoch."""
+    trainer = Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, torch.utils.data.DataLoader([data().batch(0, np.arange(8))] * STEPS, batch_size=None))
+    return nn.utils.parameters_to_vector(module.parameters())
+
+
+OPTIMIZERS = {
+    "momentum and decay": (sgd(momentum=0.9, weight_decay=0.01), False),
+    "adam": (lambda module: torch.optim.Adam(module.parameters(), lr=0.01), True),
+    "per step": (scheduled(lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.7)), False),
+    "every second step": (scheduled(lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.3), frequency=2), False),
+    "one cycle": (
+        scheduled(lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.3, total_steps=20), momentum=0.8),
+        False,
+    ),
+    "warm-up from zero": (
+        scheduled(lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: min(1.0, step / 3))),
+        False,
+    ),
+    "two groups": (
+        lambda module: torch.optim.SGD(
+            [{"params": module.first.parameters(), "lr": 0.05}, {"params": module.second.parameters()}], lr=0.2
+        ),
+        True,
+    ),
+    "part of the module": (lambda module: torch.optim.SGD(module.second.parameters(), lr=0.2), False),
+    "lists": (lambda module: ([sgd()(module)], []), False),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_one_client_ends_where_a_trainer_ends(name):
+    configure, nonlinear = OPTIMIZERS[name]
+    state = loop(solver=ModuleOptimizer(allow_nonlinear=nonlinear)).run(Module(configure), data())
+    torch.testing.assert_close(state.weights, fitted(Module(configure)).detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_scheduler_of_epochs_is_stepped_once_per_round():
+    configure = scheduled(lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.5), interval="epoch")
+    federated = loop(rounds=3)
+    rates = [result.metrics["learning_rate"] for result in federated.iterate(Module(configure), data())]
+    assert rates == pytest.approx([0.2, 0.1, 0.05])
+    torch.testing.assert_close(federated.state.weights, fitted(Module(configure), 3).detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("configure", "same"),
+    [
+        (sgd(), SGD()),
+        (sgd(momentum=0.9, weight_decay=0.3), SGD(momentum=0.9)),
+        (sgd(momentum=0.9, nesterov=True), SGD(momentum=0.9, nesterov=True)),
+        (scheduled(lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9)), SGD(decay=0.1)),
+        (scheduled(lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9), interval="epoch"), SGD()),
+    ],
+)
+def test_the_accumulation_is_that_of_the_equal_solver(configure, same):
+    solver = ModuleOptimizer()
+    assert solver.setup(Module(configure), None) == 0.2
+    for lr in (0.2, 0.05):
+        np.testing.assert_allclose(solver.accumulation(T, lr), same.accumulation(T, lr), rtol=1e-9)
+
+
+def test_calibration_multiplies_the_rate_of_the_module():
+    results = []
+    for solver, lr in (("module", None), (SGD(momentum=0.9), 0.2)):
+        federated = loop(rounds=2, lr=lr, solver=solver, num_steps=(1, 9))
+        for result in federated.iterate(Module(sgd(momentum=0.9)), data(4)):
+            rate = result.metrics["learning_rate"]
+        results.append((federated.state.weights, rate))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-5, atol=1e-6)
+    assert results[0][1] == pytest.approx(results[1][1])
+
+
+def test_threads_use_the_optimizer_of_their_own_copy():
+    configure = sgd(momentum=0.9)
+    engines = Engine("threads", threads=2), Engine("reference")
+    states = [loop(rounds=2, engine=engine).run(Module(configure), data(5)) for engine in engines]
+    torch.testing.assert_close(states[0].weights, states[1].weights, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("configure", "message"),
+    [
+        (OPTIMIZERS["adam"][0], "Adam of Module is not linear.*allow_nonlinear=True"),
+        (OPTIMIZERS["two groups"][0], "groups differently"),
+        (lambda module: None, "returned nothing"),
+        (sgd(lr=0.0), "learning rate 0"),
+        (
+            scheduled(lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o), interval="epoch"),
+            "waits for a metric .ReduceLROnPlateau",
+        ),
+        (scheduled(lambda o: torch.optim.lr_scheduler.StepLR(o, 1), interval="round"), "interval='round'"),
+        (lambda module: ([sgd()(module)], [1, 2]), "2 schedulers"),
+        (
+            scheduled(lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.3, total_steps=5)),
+            "ends before 6 local steps",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused(configure, message):
+    with pytest.raises(ValueError, match=message):
+        loop().run(Module(configure), data())
+
+
+def test_a_rate_of_zero_is_refused_in_the_round_that_has_it():
+    configure = scheduled(lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=2), interval="epoch")
+    with pytest.raises(ValueError, match=r"learning rate of round 3 to 0.*eta_min"):
+        loop(rounds=4).run(Module(configure), data())
+
+
+@pytest.mark.parametrize("value", ["module", "fl_lightning.solvers.ModuleOptimizer"])
+def test_the_command_line_takes_it(value, tmp_path):
+    arguments = ["--config", "digits_fedavg.yaml", "--loop.solver", value, "--logger", "none", "--loop.rounds", "1"]
+    assert main(["train", *arguments, "--loop.lr", "null", "--run_dir", str(tmp_path)]) == 0
+    assert read_metrics(tmp_path / "metrics.csv")[0]["learning_rate"] == 0.02  # the default of FederatedModule
+
+
+def test_no_module_no_accumulation():
+    with pytest.raises(ValueError, match="takes its optimizer from a module"):
+        ModuleOptimizer().accumulation(T, 0.1)
+    with pytest.raises(ValueError, match="lr=None is for solver='module' alone"):
+        loop(solver=SGD()).run(Module(sgd()), data())
+
+
+def said(caplog, module, **settings):
+    with caplog.at_level(logging.WARNING, "fl_lightning"):
+        caplog.clear()
+        loop(rounds=2, **settings).run(module, data())
+    return [record.getMessage() for record in caplog.records if "local steps are made" in record.getMessage()]
+
+
+def test_the_solver_that_runs_is_named_once_where_the_module_suggests_another(caplog):
+    adam = Module(lambda module: torch.optim.Adam(module.parameters(), lr=0.01))
+    (line,) = said(caplog, adam, lr=0.1, solver=None)
+    assert "made by SGD(lr=0.1), not by Adam(lr=0.01" in line
+    assert "solver='module'" in line
+    (line,) = said(caplog, Module(sgd(momentum=0.9)), lr=0.2, solver=None)
+    assert "SGD(lr=0.2), not by SGD(lr=0.2, momentum=0.9)" in line
+    (line,) = said(caplog, Module(OPTIMIZERS["per step"][0]), lr=0.2, solver=None)
+    assert "ExponentialLR" in line
+    (line,) = said(caplog, Module(sgd()), lr=0.5)
+    assert "lr=0.5 of the loop is not used" in line
+
+
+def test_nothing_is_said_where_they_agree(caplog):
+    assert not said(caplog, Module(sgd()), lr=0.2, solver=None)
+    assert not said(caplog, Module(sgd(momentum=0.9)), lr=0.2, solver=SGD(momentum=0.9))
+    solver = TorchOptimizer(lambda parameters: torch.optim.SGD(parameters, lr=1.0, momentum=0.9))
+    assert not said(caplog, Module(sgd(momentum=0.9)), lr=0.2, solver=solver)
+    assert not said(caplog, Module(sgd()))
+    assert not said(caplog, FederatedModule(nn.Linear(5, 3), 3), lr=0.1, solver=None)
