@@ -1,5 +1,6 @@
 """A run that ``test_engine_distributed.py`` starts with one and with two processes; not a test itself."""
 
+import random
 import sys
 
 import fl_lightning  # noqa: F401  isort: skip  before Lightning: see fl_lightning/_torchvision.py
@@ -9,7 +10,7 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
-from fl_lightning.data.federation import TensorFederation
+from fl_lightning.data.federation import DatasetFederation, TensorFederation
 from fl_lightning.engine import Engine
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import FederatedModule
@@ -17,8 +18,16 @@ from fl_lightning.networks import DigitsNet
 from fl_lightning.samplers import Importance
 
 
+class Augmented(torch.utils.data.TensorDataset):
+    """Draws from all generators of the process, as augmentations do."""
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return image + torch.rand(()) + np.random.rand() + random.random(), label  # noqa: NPY002
+
+
 def network(mode: str) -> nn.Module:
-    if mode == "stacked":
+    if mode != "sequential":
         return DigitsNet()
     convolution = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
     return nn.Sequential(convolution, nn.Linear(72, 10))
@@ -35,12 +44,16 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
         schedule=HeterogeneitySchedule(groups=[Group(1.0, (1, 6), 0.3)]),
         sampling=SamplerSelection(Importance(), 5),
         channel=ChannelFailures(),
-        engine=Engine("sequential" if mode == "local" else mode, threads=1),
+        engine=Engine({"local": "sequential", "augmented": "auto"}.get(mode, mode), threads=1),
         local_parameters=["network.0.1.*", "network.1.bias"] if mode == "local" else [],
         batch_size=8,
         fabric=fabric,
     )
-    state = loop.run(module, TensorFederation((x, y), (x[:20], y[:20]), parts))
+    federation = TensorFederation((x, y), (x[:20], y[:20]), parts)
+    if mode == "augmented":
+        federation = DatasetFederation([Augmented(x[part], y[part]) for part in parts], Augmented(x[:20], y[:20]))
+    results = [result.metrics for result in loop.iterate(module, federation)]
+    state = loop.state
     clients = np.array([0, 2, 3, 7])
     work = loop._work(4, np.arange(1, 9), 0.05)
     updates = loop.engine.train(state, clients, work)
@@ -49,6 +62,7 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
         **{f"own weights {client}": values for client, values in own["weights"].items()},
         **{f"own buffers {client}": values for client, values in own["buffers"].items()},
         "weights": state.weights,
+        "test_losses": torch.tensor([metrics["test_loss"] for metrics in results]),
         "buffers": state.buffers,
         "deltas": updates.deltas,
         "update_buffers": updates.buffers,
@@ -62,7 +76,7 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
 def main(devices: int, path: str) -> None:
     fabric = Fabric(accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto")
     fabric.launch()
-    result = {mode: played(mode, fabric) for mode in ("stacked", "sequential", "local")}
+    result = {mode: played(mode, fabric) for mode in ("stacked", "sequential", "local", "augmented")}
     torch.save(result, f"{path}/{devices}_{fabric.global_rank}.pt")
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from fl_lightning.averaging import NoAverage
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data.federation import DatasetFederation, TensorFederation
 from fl_lightning.engine import Engine
@@ -84,6 +85,7 @@ def federation(num_clients=1, test_size=12):
 
 def run(module, data=None, rounds=1, engine=None, **settings):
     loop = FederatedLoop(
+        averaging=NoAverage(),  # a second evaluation would count twice
         rounds=rounds,
         schedule=HeterogeneitySchedule(groups=[Group(1.0, STEPS, 0.0)]),
         sampling=SamplerSelection(FullParticipation(), 1.0),

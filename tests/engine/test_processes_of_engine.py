@@ -39,7 +39,7 @@ def test_two_processes_give_every_bit_of_one(tmp_path):
         )
         assert done.returncode == 0, done.stderr
     one, first, second = (torch.load(tmp_path / name) for name in ("1_0.pt", "2_0.pt", "2_1.pt"))
-    assert set(one) == {"stacked", "sequential", "local"}
+    assert set(one) == {"stacked", "sequential", "local", "augmented"}
     assert sum(name.startswith("own buffers") for name in one["local"]) > 1
     assert len(one["sequential"]["buffers"]) == 16
     for mode, values in one.items():
