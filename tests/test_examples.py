@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
+SHORT = (
+    *("own_module_and_data", "hugging_face", "early_stopping", "csv_logger", "monitor_a_loss", "clients_by_user"),
+    "second_run",
+)
 
 
 def load(name):
@@ -47,6 +51,60 @@ def test_from_bias_to_fedacs(tmp_path):
     assert found["FedAvg"][0] < 0.2
     assert found["FedACS"][0] == pytest.approx(0.5)
     assert (tmp_path / "from_bias_to_fedacs.png").stat().st_size > 20_000
+
+
+def test_own_module_and_data():
+    result = load("own_module_and_data").result
+    assert result.best.value > 0.7
+    assert len(result.history) == 20
+
+
+def test_hugging_face():
+    pytest.importorskip("datasets")
+    assert load("hugging_face").result.summary["best"] > 0.9
+
+
+def test_early_stopping(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    example = load("early_stopping")
+    assert len(example.result.history) < 100
+    assert Path(example.saving.best_model_path).is_file()
+    assert float(example.saving.best_model_score) == pytest.approx(example.result.best.value)
+
+
+def test_csv_logger(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    load("csv_logger")
+    (table,) = tmp_path.glob("logs/digits/*/metrics.csv")
+    assert len(table.read_text().splitlines()) == 6
+
+
+def test_monitor_a_loss():
+    result = load("monitor_a_loss").result
+    assert result.summary["monitor"] == "test_loss"
+    assert result.best.value == min(result.history.column("test_loss")) < 0.7
+    assert result.history[-1]["learning_rate"] < result.history[0]["learning_rate"]
+
+
+def test_clients_by_user():
+    example = load("clients_by_user")
+    assert example.loop.federation.num_clients == 7
+    assert example.result.best.value > 0.8
+
+
+def test_second_run():
+    example = load("second_run")
+    for column in ("test_accuracy", "train_loss"):
+        assert example.first.column(column) == example.second.column(column) != example.third.column(column)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_scripts_are_short_and_use_public_names_alone(name):
+    lines = [line for line in (FOLDER / f"{name}.py").read_text().splitlines() if line.strip()]
+    assert len(lines) <= 25
+    ours = [line for line in lines if "fl_lightning" in line and "import" in line]
+    assert ours
+    assert all(line.startswith("from fl_lightning import ") for line in ours)
 
 
 def test_every_example_is_listed_and_tested():

@@ -51,6 +51,8 @@ def check_summary(summary: Mapping[str, Any]) -> None:
     kinds: dict[str, tuple[type, ...]] = {
         "seconds": (int, float, type(None)),
         "target_accuracy": (int, float, type(None)),
+        "monitor": (str, type(None)),
+        "mode": (str, type(None)),
         "versions": (dict, type(None)),
         "per_class_accuracy": (list, type(None)),
     }

@@ -85,6 +85,11 @@ class Comparison:
     targets: tuple[float, ...]
 
     @property
+    def metric_name(self) -> str:
+        """The metric in words."""
+        return METRICS.get(self.metric, self.metric.replace("_", " "))
+
+    @property
     def maximised(self) -> bool:
         """Whether more of the metric is better."""
         return is_maximised(self.metric, self.runs)

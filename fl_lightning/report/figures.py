@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from fl_lightning.report.comparison import AXES, METRICS, Comparison
+from fl_lightning.report.comparison import AXES, Comparison
 from fl_lightning.report.page import colours
 
 _COLOURS = ("#c8440a", "#0072b2", "#00805e", "#b4508c", "#b07a00", "#3f9bd1", "#6b5b95", "#5f6368")
@@ -61,13 +61,13 @@ def curve_figure(comparison: Comparison, axis: str, metric: str) -> Figure:
         axes.plot(band.x, mean, label=entry.name, **look)
         if few or entry is comparison.reference:
             axes.fill_between(band.x, low, high, color=look["color"], alpha=0.13, linewidth=0)
-    if metric == "test_accuracy":
+    if metric == comparison.metric and comparison.maximised:
         for target in comparison.targets:
             axes.axhline(target, color="#8a6d00", linewidth=0.8, linestyle=":")
     else:
         axes.set_yscale("log")
     axes.set_xlabel(AXES[axis])
-    axes.set_ylabel(METRICS.get(metric, "chi-square distance of Omega from w"))
+    axes.set_ylabel(comparison.metric_name if metric == comparison.metric else "chi-square distance of Omega from w")
     _legend(figure, axes, len(comparison.entries))
     return figure
 
@@ -88,7 +88,7 @@ def final_figure(comparison: Comparison) -> Figure:
     right.axvline(0, color="#888888", linewidth=0.8)
     left.set_yticks(range(len(entries)), [entry.name for entry in entries])
     left.invert_yaxis()
-    left.set_xlabel(f"final {METRICS[comparison.metric]}")
+    left.set_xlabel(f"final {comparison.metric_name}")
     right.set_xlabel(f"difference to {comparison.reference.name}, 95 % interval")
     return figure
 

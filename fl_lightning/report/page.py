@@ -9,7 +9,7 @@ import yaml
 from markupsafe import Markup
 
 from fl_lightning.report import sections, tables
-from fl_lightning.report.comparison import METRICS, Comparison, Entry
+from fl_lightning.report.comparison import Comparison, Entry
 from fl_lightning.report.loading import Problem
 from fl_lightning.report.rendering import asset, render
 
@@ -43,7 +43,7 @@ def colours(comparison: Comparison) -> list[tuple[int, str]]:
 
 def findings(comparison: Comparison) -> list[str]:
     """Return the outcome in sentences, whoever wins."""
-    entries, reference, metric = comparison.entries, comparison.reference, METRICS[comparison.metric]
+    entries, reference, metric = comparison.entries, comparison.reference, comparison.metric_name
     spreads = [comparison.spread(entry) for entry in entries]
 
     def told(index: int) -> str:

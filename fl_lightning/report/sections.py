@@ -17,7 +17,7 @@ from fl_lightning.report.client_charts import (
     participation_cards,
     seed_strokes,
 )
-from fl_lightning.report.comparison import AXES, METRICS, Comparison
+from fl_lightning.report.comparison import AXES, Comparison
 from fl_lightning.report.rendering import render
 from fl_lightning.report.scales import Scale, tick_label
 
@@ -42,7 +42,7 @@ def series(comparison: Comparison, axis: str, metric: str) -> list[Series]:
 
 def curves(comparison: Comparison, charts: Charts) -> Markup:
     """Return the metric against rounds, local steps and computation time."""
-    metric, name = comparison.metric, METRICS[comparison.metric]
+    metric, name = comparison.metric, comparison.metric_name
     drawings = {}
     for axis, words in AXES.items():
         chart = Chart(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fl_lightning.report.comparison import METRICS, Comparison, Entry
+from fl_lightning.report.comparison import Comparison, Entry
 
 NEVER = "–"
 _COSTS = {"round": "rounds", "local_steps": "local steps", "computation_time": "computation time"}
@@ -140,7 +140,7 @@ def final_table(comparison: Comparison) -> Table:
                 "sign_test_p": pair.sign_test,
             }
         )
-    name = METRICS[metric]
+    name = comparison.metric_name
     header = (
         "algorithm",
         f"final {name}",

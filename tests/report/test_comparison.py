@@ -1,4 +1,5 @@
 import csv
+import json
 import math
 import shutil
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fl_lightning.report import comparison, loading, tables
+from fl_lightning.report import comparison, loading, page, tables
 from made_runs import make_comparison, make_run
 
 
@@ -112,3 +113,16 @@ def test_without_the_reference_another_takes_its_place(tmp_path):
 def test_nothing_to_report_is_an_error():
     with pytest.raises(ValueError, match="no finished run"):
         comparison.compare([])
+
+
+@pytest.mark.parametrize(("monitor", "mode", "best"), [("test_loss", "min", "scaffold"), ("score", "max", "fedavg")])
+def test_runs_are_ranked_by_the_metric_that_they_monitored(tmp_path, monitor, mode, best):
+    for folder in make_comparison(tmp_path).glob("*/seed_*"):
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps(summary | {"monitor": monitor, "mode": mode}))
+        table = (folder / "metrics.csv").read_text().replace("test_loss", monitor)
+        (folder / "metrics.csv").write_text(table)
+    compared = comparison.compare(loading.load_all([tmp_path])[0])
+    assert (compared.metric, compared.maximised) == (monitor, mode == "max")
+    assert compared.entries[0].name == best
+    assert monitor.replace("_", " ") in page.page(compared)
