@@ -47,11 +47,15 @@ def add_loop_arguments(parser: ArgumentParser, skip: Collection[str]) -> None:
 
     Where the loop asks for a protocol, a class stands in, because of a protocol jsonargparse wants every annotation.
     """
-    bases = {"schedule": Schedule, "sampling": Sampling, "channel": Channel}
+    bases: dict[str, tuple[type, str]] = {
+        "schedule": (Schedule, "Decides T and q of every client."),
+        "sampling": (Sampling, "Decides who is drawn."),
+        "channel": (Channel, "Decides whose upload arrives."),
+    }
     parser.add_class_arguments(FederatedLoop, "loop", skip={*skip, *bases}, instantiate=False)
-    for key, base in bases.items():
+    for key, (base, text) in bases.items():
         if key not in skip:
-            parser.add_argument(f"--loop.{key}", type=base, required=True)
+            parser.add_argument(f"--loop.{key}", type=base, required=True, help=text)
 
 
 def parse_config(
