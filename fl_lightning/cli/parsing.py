@@ -51,7 +51,8 @@ def add_loop_arguments(parser: ArgumentParser, skip: Collection[str]) -> None:
     parser.add_class_arguments(FederatedLoop, "loop", skip={*skip, *bases}, instantiate=False)
     for key, base in bases.items():
         if key not in skip:
-            parser.add_argument(f"--loop.{key}", type=base, required=True)
+            summary = (inspect.getdoc(base) or "") if base is not Sampling else "Decides who is drawn."
+            parser.add_argument(f"--loop.{key}", type=base, required=True, help=summary)
 
 
 def parse_config(
