@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
 
 HOOKS = (
-    *(f"on_federation_{moment}" for moment in ("start", "pause", "end", "save")),
+    *(f"on_federation_{moment}" for moment in ("start", "pause", "end", "save", "saved")),
     *("on_round_start", "on_round_end", "on_client_end", "configure_metrics"),
 )
 _AVERAGE = "FederatedLoop(averaging=ExponentialAverage(decay=0.95)), which averages the global model over the rounds"
@@ -58,7 +58,7 @@ def check_callback(callback: Any) -> None:
 
 def start_anew(loop: "FederatedLoop") -> None:
     """Let all parts and callbacks of a loop forget earlier runs, in this loop or in another."""
-    for callback in all_callbacks(loop)[3:]:
+    for callback in added_callbacks(loop):
         check_callback(callback)  # some may have been added since the loop was made
     parts = (loop.solver, loop.aggregator, loop.averaging, loop.calibration, loop.engine, loop.record)
     for part in (*parts, *all_callbacks(loop)):
@@ -85,6 +85,12 @@ def watchers(loop: "FederatedLoop") -> list[Any]:
 def all_callbacks(loop: "FederatedLoop") -> list[Any]:
     """Return the loop's callbacks, then Fabric's."""
     return [*loop.callbacks, *loop.fabric._callbacks]
+
+
+def added_callbacks(loop: "FederatedLoop") -> list[Any]:
+    """Return all callbacks but the schedule, the sampling and the channel, wherever these stand."""
+    own = (loop.schedule, loop.sampling, loop.channel)
+    return [callback for callback in all_callbacks(loop) if not any(callback is part for part in own)]
 
 
 class Loggers:

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from torch import nn
 
 from fl_lightning.averaging import NoAverage
-from fl_lightning.callbacks import StopAtTarget
+from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, StopAtTarget
 from fl_lightning.checkpointing.snapshot import snapshot
 from fl_lightning.loop import FederatedLoop
 from systems import gaussian_federation, linear_module
@@ -180,3 +180,17 @@ def test_stop_at_target_names_what_it_cannot_find():
         StopAtTarget(math.nan)
     with pytest.raises(ValueError, match="mode='low'"):
         StopAtTarget(0.5, mode="low")
+
+
+def test_schedule_sampling_and_channel_may_stand_anywhere_among_the_callbacks():
+    class First:
+        def on_federation_saved(self, loop):
+            pass
+
+    schedule = HeterogeneitySchedule(num_steps=2, failure_rates=0.0)
+    loop = FederatedLoop(rounds=1, lr=0.1, channel=ChannelFailures(), schedule=schedule)
+    loop.callbacks.insert(0, First())
+    loop.run(linear_module(), gaussian_federation())
+    assert set(snapshot(loop)["parts"]) - {"local_parts"} == {
+        *("aggregator", "averaging", "calibration", "channel", "record", "sampling", "schedule")
+    }

@@ -9,7 +9,7 @@ from torch import nn
 
 from fl_lightning.checkpointing.module_hooks import load_module_state, module_state
 from fl_lightning.types import ModelState
-from fl_lightning.watching import all_callbacks
+from fl_lightning.watching import added_callbacks
 
 _PARTS = (
     *("schedule", "sampling", "channel", "solver", "aggregator", "averaging", "calibration", "engine", "record"),
@@ -73,7 +73,7 @@ def _parts(loop: Any) -> Iterator[tuple[str, Any]]:
     for name in _PARTS:
         yield name, getattr(loop, name)
     seen: Counter[str] = Counter()
-    for callback in all_callbacks(loop)[3:]:
+    for callback in added_callbacks(loop):
         name = type(callback).__qualname__
         seen[name] += 1
         yield f"callback {name} {seen[name]}", callback
