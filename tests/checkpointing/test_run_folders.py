@@ -193,7 +193,7 @@ def test_rounds_that_never_had_a_checkpoint_are_made_again(stored, tmp_path):
     assert content_of(tmp_path) == content_of(stored / "finished")
 
 
-@pytest.mark.parametrize("setting", ["--loop.weights=[1, 2]", "--loop.sampling.clients_per_round=100000"])
+@pytest.mark.parametrize("setting", ["--loop.weights=[1, 2]", "--loop.solver.proximal=1e9"])
 def test_a_start_that_fails_leaves_the_earlier_run_as_it_was(setting, finished, capsys):
     (finished / "wandb").mkdir()
     (finished / "wandb" / "offline.wandb").write_text("not synced")
