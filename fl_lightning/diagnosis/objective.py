@@ -224,11 +224,11 @@ def recommend(diagnoses: Sequence[Diagnosis]) -> Recommendation:
     if not diagnoses:
         raise ValueError("there is nothing to choose from: no algorithm has an objective that is known beforehand")
     known = [each for each in diagnoses if each.consistent and np.isfinite(each.variance_work)]
-    ranked = tuple(sorted(known, key=lambda each: each.variance_work))
+    ranked = tuple(sorted(known, key=lambda each: round(each.variance_work, 9)))  # of equal ones the first stays first
     if not ranked:
         return Recommendation(min(diagnoses, key=lambda each: each.distance), (), None)
     alike = [each for each in ranked if each.variance_work <= ranked[0].variance_work * _TIE]
-    best = min(alike, key=lambda each: (each.needs.count, each.work))
+    best = min(alike, key=lambda each: (each.needs.count, round(each.work, 9)))
     free = [each for each in diagnoses if each.consistent and not each.needs.before_draw]
     free = [each for each in free if "q" not in each.needs.with_upload and each is not best]
     needs_knowledge = bool(best.needs.before_draw) or "q" in best.needs.with_upload

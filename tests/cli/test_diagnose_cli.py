@@ -21,7 +21,8 @@ def run(capsys, *arguments):
 
 
 def test_the_papers_mnist_without_its_data(in_folder, capsys):
-    code, out, _ = run(capsys, "--config", "mnist.yaml", "--algorithms", "all")
+    blocks = ["--data.partition.assignment", "blocks"]
+    code, out, _ = run(capsys, "--config", "mnist.yaml", "--algorithms", "all", *blocks)
     assert code == 0
     assert "clients 0-9 carry 51 % of the weight but 12 % of the objective" in out
     assert "classes 0-4 carry 51 % of the weight but 12 % of the objective" in out
