@@ -37,7 +37,12 @@ LITERALS = [
 def test_no_option_is_a_plain_string():
     plain = {(found.__name__, name) for found, name, kind in arguments() if str in members(kind)}
     plain -= {("QuadraticFederation", "targets")}  # numpy's type of anything like an array takes strings too
-    assert {name for _, name in plain} == FREE_TEXT
+    assert {name for _, name in plain} == FREE_TEXT | {
+        "column",
+        "failure_rates",
+        "labels",
+        "num_steps",
+    }  # keys and files
 
 
 def test_the_options_were_found():
@@ -55,7 +60,7 @@ def test_unknown_choices_are_refused_with_the_known_ones():
 @pytest.mark.parametrize(("found", "name", "choices"), LITERALS, ids=[f"{f.__name__}.{n}" for f, n, _ in LITERALS])
 def test_a_class_refuses_an_unknown_choice_in_python(found, name, choices):
     needed = {
-        key: {"burst_length": 2.0, "num_clients": 4}[key]
+        key: {"burst_length": 2.0, "num_clients": 4, "target": 0.5}[key]
         for key, parameter in inspect.signature(found).parameters.items()
         if parameter.default is parameter.empty
     }

@@ -223,10 +223,10 @@ def test_a_class_adds_to_the_memory_of_its_bases():
     class Renamed(Counting):
         pass
 
-    assert Renamed.memory == ("last_updates", "num_calls")
+    assert Renamed.memory == ("last_updates", "last_accumulation", "num_calls")
     part = Renamed()
     part.setup(1, torch.zeros(1))
-    assert part.state_dict().keys() == {"last_updates", "num_calls"}
+    assert part.state_dict().keys() == {"last_updates", "last_accumulation", "num_calls"}
 
 
 def test_an_attribute_of_an_object_may_be_called_memory():
@@ -263,4 +263,5 @@ def test_callbacks_keep_the_keys_of_earlier_checkpoints(tmp_path):
     recorder._began = 0.0
     state = recorder.state_dict()
     assert state.pop("seconds") > old.pop("seconds")
+    assert state.pop("metrics")["columns"]  # not in earlier ones
     assert same(state, old)

@@ -28,7 +28,7 @@ from fl_lightning.cli.run_folder import CHECKPOINTS, marker, refuse_foreign, sto
 _MISSING = object()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Beginning:
     """How a run begins."""
 
@@ -185,7 +185,7 @@ def _continuation(checkpoint: dict[str, Any], config: str, notes: list[str], res
     if number > rounds:
         raise ConfigError(f"--resume {resume}: the checkpoint is of round {number}, but loop.rounds={rounds}")
     notes = [*notes, f"continuing after round {number} of {rounds}"]
-    return Beginning(state, stored=checkpoint, notes=notes)
+    return Beginning(checkpoint=state, stored=checkpoint, notes=notes)
 
 
 def _field(checkpoint: dict[str, Any], name: str, kind: type, resume: str) -> Any:
