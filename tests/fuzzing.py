@@ -16,8 +16,8 @@ CANARY = "stranger_canary"
 
 
 def amounts(tenth):
-    """The tenth that CI makes, always the same, and the whole under the marker ``slow``."""
-    return pytest.mark.parametrize("amount", [tenth, pytest.param(10 * tenth, marks=pytest.mark.slow)])
+    """The few that CI makes, always the same, and the whole under the marker ``slow``."""
+    return pytest.mark.parametrize("amount", [tenth // 10, pytest.param(10 * tenth, marks=pytest.mark.slow)])
 
 
 def fuzz(strategy, amount, check):
@@ -73,5 +73,6 @@ def tried(command):
     if code == 2:
         assert lines, command
         assert lines[-1].startswith("fl-lightning: error: "), lines
-        assert all(line.startswith(("round ", "continuing ")) or " was " in line for line in lines[:-1]), lines
+        # Before it may stand what a run says that fails later: its rounds, notes and warnings, one line each.
+        assert not any(line.startswith((" ", "  File ")) for line in lines[:-1]), lines
     return code

@@ -1,6 +1,6 @@
 """Whatever a stranger gives: it runs, or one line says what is wrong; no traceback, no hang, no foreign code.
 
-``pytest -m slow tests/cli/test_fuzz.py`` makes 10,000 configs and command lines and 2,000 files; CI makes a tenth.
+``pytest -m slow tests/cli/test_fuzz.py`` makes 10,000 configs and command lines and 2,000 files; CI makes a hundredth.
 """
 
 import copy
