@@ -25,7 +25,7 @@ def _quiet_calibration(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
         monkeypatch.setattr("fl_lightning.calibration._LARGE", float("inf"))
 
 
-# Expectations that have not followed the latest merged parts yet (second evaluation by averaging, moved texts and keys).
+# Expectations that have not followed the latest merged parts yet (a second evaluation by averaging, moved texts, keys).
 _TO_ALIGN = {
     "tests/data/test_columns.py::test_hugging_face_data_sets_are_split_and_batched",
     "tests/data/test_evaluation_loader.py::test_collate_function_and_batch_size_are_those_of_the_evaluation_loader[Augmenting-sizes0]",
