@@ -218,7 +218,7 @@ CASES: dict[str, tuple[Callable[[], samplers.Sampler], Reference]] = {
     "clustered-similarity": (samplers.ClusteredBySimilarity, plain),
     "divfl": (samplers.SubmodularSelection, divfl),
     "divfl-samples": (lambda: samplers.SubmodularSelection("samples"), divfl_samples),
-    "hics": (lambda: samplers.EntropyClusters(4, entropy_variance_threshold=1e9), hics),
+    "hics": (lambda: samplers.EntropyClusters(4, num_rounds=500, entropy_variance_threshold=1e9), hics),
     "powerofchoice": (lambda: samplers.PowerOfChoice(5), power_of_choice),
     "varianceoptimal": (lambda: samplers.VarianceOptimal(use_norms=True), variance_optimal),
     "workaware": (samplers.WorkAware, work_aware),
