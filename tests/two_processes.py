@@ -27,7 +27,7 @@ class Augmented(torch.utils.data.TensorDataset):
 
 
 def network(mode: str) -> nn.Module:
-    if mode != "sequential":
+    if mode in ("stacked", "augmented"):
         return DigitsNet()
     convolution = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
     return nn.Sequential(convolution, nn.Linear(72, 10))
