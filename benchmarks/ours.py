@@ -9,6 +9,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
 from benchmarks.workloads import Workload
+from fl_lightning.averaging import NoAverage
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine import Engine
@@ -83,6 +84,7 @@ def run(workload: Workload, pause: Callable[[dict[str, Any]], bool], mode: str =
         channel=ChannelFailures(),
         engine=_TimedEngine(mode),
         batch_size=workload.batch_size,
+        averaging=NoAverage(),  # as the loop by hand, which evaluates one model
         callbacks=[_Pace(pause if fabric.global_rank == 0 else lambda parts: True)],
         fabric=fabric,
     ).run(module, federation)

@@ -1,7 +1,9 @@
 """Local solvers: how a client steps, and A, the sum of the weights with which its gradients enter its update."""
 
+from fl_lightning.solvers.base import LocalSteps, Solver
 from fl_lightning.solvers.module_optimizer import ModuleOptimizer
 from fl_lightning.solvers.notice import tell_difference
-from fl_lightning.solvers.optimizers import SGD, DecayForm, LocalSteps, Solver, TorchOptimizer
+from fl_lightning.solvers.sgd import SGD, DecayForm
+from fl_lightning.solvers.torch_optimizer import TorchOptimizer
 
 __all__ = ["SGD", "DecayForm", "LocalSteps", "ModuleOptimizer", "Solver", "TorchOptimizer", "tell_difference"]

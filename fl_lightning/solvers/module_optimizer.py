@@ -9,8 +9,8 @@ from lightning.pytorch import LightningModule
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from fl_lightning.solvers.base import LocalSteps, Solver
 from fl_lightning.solvers.configured import Configured, configured, has_optimizer
-from fl_lightning.solvers.optimizers import LocalSteps, Solver
 from fl_lightning.types import IntVector, Vector
 
 

@@ -7,9 +7,11 @@ import torch
 from lightning.pytorch import LightningModule
 from torch.optim import Optimizer
 
+from fl_lightning.solvers.base import Solver
 from fl_lightning.solvers.configured import configured, has_optimizer
 from fl_lightning.solvers.module_optimizer import ModuleOptimizer
-from fl_lightning.solvers.optimizers import SGD, Solver, TorchOptimizer
+from fl_lightning.solvers.sgd import SGD
+from fl_lightning.solvers.torch_optimizer import TorchOptimizer
 
 _LOG = logging.getLogger("fl_lightning")
 _COMPARED = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "eps")

@@ -5,6 +5,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
+from fl_lightning.averaging import NoAverage
 from fl_lightning.data import IID, DatasetFederation, FromDataModule
 from fl_lightning.engine import Engine
 from fl_lightning.module import FederatedModule
@@ -48,10 +49,14 @@ class Watching(FederatedModule):
         super().test_step(batch, batch_idx)
 
 
+def plain_loop(engine):
+    return small_loop(rounds=1, engine=engine, averaging=NoAverage())  # or the average is evaluated as well
+
+
 @pytest.mark.parametrize(("datamodule", "sizes"), [(Augmenting, [5] * 14 + [2]), (WithTestLoader, [3, 3, 2])])
 def test_collate_function_and_batch_size_are_those_of_the_evaluation_loader(datamodule, sizes):
     module = Watching()
-    small_loop(rounds=1, engine=Engine("sequential")).run(module, FromDataModule(datamodule(), IID(6)).load(0))
+    plain_loop(Engine("sequential")).run(module, FromDataModule(datamodule(), IID(6)).load(0))
     assert [size for size, _ in module.evaluated] == sizes
     assert max(mean for _, mean in module.evaluated) < 50 < min(module.trained)
 
@@ -61,5 +66,5 @@ def test_plain_data_sets_keep_the_batch_size_of_the_engine():
     for test, sizes in ((data, [40, 32]), (DataLoader(data, batch_size=30), [30, 30, 12])):
         module = Watching()
         federation = DatasetFederation([data, data, data], test)
-        small_loop(rounds=1, engine=Engine("sequential", test_batch_size=40)).run(module, federation)
+        plain_loop(Engine("sequential", test_batch_size=40)).run(module, federation)
         assert [size for size, _ in module.evaluated] == sizes

@@ -66,6 +66,7 @@ def played_by_the_loop(made: Variant, seed: int, rounds: int) -> tuple[np.ndarra
         {"solver": SGD(decay=0.005), "schedule": DYNAMIC},
         {"sampler": HeterogeneityAware()},
         {"sampler": HeterogeneityAware(), "schedule": DYNAMIC},
+        {"sampler": HeterogeneityAware(), "schedule": DYNAMIC, "calibration": Calibration("average")},
         {"sampler": HeterogeneityAware(), "solver": SGD(proximal=1.0), "lr": 0.01},
         {"sampler": HeterogeneityAware(), "calibration": Calibration(apply="server"), "drawing": Systematic()},
         {"aggregator": CommunicationAware(), "schedule": DYNAMIC, "lr": 0.01},
@@ -149,5 +150,3 @@ def test_codesign_removes_the_bias():
 def test_other_solvers_are_refused():
     with pytest.raises(ValueError, match="simulated for SGD without weight decay"):
         simulate([variant(solver=SGD(weight_decay=0.1))], np.zeros((1, 30, 10)), W, [0], 1)
-    with pytest.raises(ValueError, match="scope=average is not simulated"):
-        simulate([variant(calibration=Calibration("average"))], np.zeros((1, 30, 10)), W, [0], 1)
