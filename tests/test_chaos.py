@@ -1,6 +1,6 @@
 """Runs that are killed at random moments, again and again, end as runs that were left alone.
 
-``pytest -m slow tests/test_chaos.py`` kills the runs of each algorithm five times, over 100 times in all.
+``pytest -m slow tests/test_chaos.py`` kills the runs of each algorithm eight times, over 200 times in all.
 """
 
 import random
@@ -51,6 +51,6 @@ def test_a_few_kills(name, server, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", configs.names("algorithms"))
 def test_many_kills(algorithm, server, tmp_path, capsys):
-    struck = survive(server, f"digits_{algorithm}", tmp_path, 5)
+    struck = survive(server, f"digits_{algorithm}", tmp_path, 8)
     with capsys.disabled():
         print(f"\n{algorithm}: killed {struck} times, no difference")
