@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fl_lightning.aggregators import (
+    AdaptiveControlVariates,
     AnonymousMean,
     CommunicationAware,
     CommunicationAwareNormalizedMean,
@@ -34,6 +35,7 @@ from systems import gaussian_federation, small_loop
 
 CLIENTS = 6
 MAKERS = [
+    AdaptiveControlVariates,
     AnonymousMean,
     CommunicationAware,
     CommunicationAwareNormalizedMean,

@@ -167,6 +167,7 @@ ALGORITHMS = [
     ),
     Algorithm("FedPBC", FULL, PBC, links_corrected, copies=8, server_scale=0.5),
     Algorithm("SCAFFOLD", IMPORTANCE, aggregators.ControlVariates, exact, copies=12),
+    Algorithm("FedACS-CV", FEDACS, aggregators.AdaptiveControlVariates, fedacs, copies=12),
     Algorithm("FedAvgM", IMPORTANCE, lambda: MOMENTUM(MEAN(), lr=0.1), fedavg),
     Algorithm("FedACS with server momentum", FEDACS, lambda: MOMENTUM(MEAN(), lr=0.1), fedacs),
     Algorithm("OS", OS, MEAN, fedavg),

@@ -1,5 +1,6 @@
 """Aggregators: the factor c on a delivered update, and memory where an algorithm has one."""
 
+from fl_lightning.aggregators.adaptive_controls import AdaptiveControlVariates
 from fl_lightning.aggregators.base import Aggregator
 from fl_lightning.aggregators.cafedavg import CommunicationAware
 from fl_lightning.aggregators.cafednova import CommunicationAwareNormalizedMean
@@ -16,6 +17,7 @@ from fl_lightning.aggregators.schemec import IncompleteWork
 from fl_lightning.aggregators.server_optimizers import ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
 
 __all__ = [
+    "AdaptiveControlVariates",
     "Aggregator",
     "AnonymousMean",
     "CommunicationAware",

@@ -10,6 +10,7 @@ import torch
 
 from fl_lightning import theory
 from fl_lightning.aggregators import (
+    AdaptiveControlVariates,
     Aggregator,
     AnonymousMean,
     CommunicationAware,
@@ -58,6 +59,8 @@ PATIENT: dict[str, tuple[Make, Callable]] = {
     "FedAWE normalised": (lambda: EchoedInnovations(normalize=True, server_lr=0.5), reference.fedawe(True, True, 0.5)),
     "FedPBC": (PostponedBroadcast, reference.fedpbc),
     "SCAFFOLD": (ControlVariates, reference.scaffold("ack")),
+    "adaptive controls": (AdaptiveControlVariates, reference.adaptive_controls(5.0, 0.97)),
+    "adaptive controls, replaced": (lambda: AdaptiveControlVariates(0, 0.5), reference.adaptive_controls(0, 0.5)),
     "SCAFFOLD always": (lambda: ControlVariates("always"), reference.scaffold("always")),
 }
 # What memory moves on.
@@ -166,7 +169,7 @@ def test_memory_has_the_type_of_the_model(make: Make, rule: Callable) -> None:
 def tensors(state: dict) -> list[torch.Tensor]:
     found = []
     for value in state.values():
-        found += tensors(value) if isinstance(value, dict) else [value]
+        found += tensors(value) if isinstance(value, dict) else [value] * isinstance(value, torch.Tensor)
     return found
 
 
@@ -249,6 +252,7 @@ def test_step_lengths_are_those_of_the_appendix() -> None:
         (EchoedInnovations(), np.sum(w * a)),
         (EchoedInnovations(weighted=False), np.mean(a)),
         (ControlVariates(), fedavg),
+        (AdaptiveControlVariates(), fedavg),
         (ServerMomentum(CommunicationAware()), np.sum(w * a)),
     ):
         assert length(aggregator, profiles, cohort) == pytest.approx(expected, rel=1e-12), type(aggregator).__name__
@@ -315,6 +319,8 @@ def test_clients_that_never_arrive_have_no_part_in_what_memory_optimises() -> No
         (lambda: ParticipationIntervals(cutoff=0), "cutoff=0"),
         (lambda: ParticipationIntervals(server_lr=0), "server_lr=0"),
         (lambda: EchoedInnovations(server_lr=-1), "server_lr=-1"),
+        (lambda: AdaptiveControlVariates(smoothing=-1), "smoothing=-1 must be a number of local steps"),
+        (lambda: AdaptiveControlVariates(decay=0), r"decay=0 must be in \(0, 1\]"),
         (lambda: ControlVariates("never"), "commit='never' is unknown"),
         (lambda: ServerMomentum(AnonymousMean(), momentum=1.0), r"momentum=1\.0 must be in \[0, 1\)"),
         (lambda: ServerAdam(AnonymousMean(), lr=0), "lr=0 must be a positive number"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fl_lightning.aggregators import (
+    AdaptiveControlVariates,
     Aggregator,
     AnonymousMean,
     CommunicationAware,
@@ -30,6 +31,7 @@ from fl_lightning.types import RoundResult
 from systems import gaussian_federation, linear_module, small_loop
 
 MAKERS: list[Callable[[], Aggregator]] = [
+    AdaptiveControlVariates,
     lambda: AnonymousMean("received"),
     CommunicationAware,
     CommunicationAwareNormalizedMean,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fl_lightning import theory
-from fl_lightning.aggregators import AnonymousMean, ControlVariates, NormalizedMean
+from fl_lightning.aggregators import AdaptiveControlVariates, AnonymousMean, ControlVariates, NormalizedMean
 from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.cli import configs, parts
@@ -52,6 +52,7 @@ STATED = {
     "fedstale": W * T,
     "fednova": W * (1 - Q),
     "fedacs": W,
+    "fedacscv": W,
     "cafednova": W,
     "scaffold": W,
     "varianceoptimal": W,
@@ -126,6 +127,7 @@ def test_estimated_knowledge_is_learned_from_made_up_uploads():
         (algorithm(HeterogeneityAware()), ("q", "work"), (), False),
         (algorithm(Importance(), NormalizedMean()), (), ("work",), False),
         (algorithm(Importance(), ControlVariates()), (), (), True),
+        (algorithm(HeterogeneityAware(), AdaptiveControlVariates()), ("q", "work"), (), True),
         (algorithm(NormProportional()), ("answers",), (), False),
     ],
 )

@@ -184,6 +184,29 @@ def scaffold(commit):
     return step
 
 
+def adaptive_controls(smoothing, decay):
+    def step(s, r, x):
+        """Keeps all terms of both sums with their round, and weighs them anew each time."""
+        controls, terms = s.setdefault("controls", {}), s.setdefault("terms", [])
+        server = _sum(r.w[m] * controls[m] for m in controls)
+        energy = sum(decay ** (r.index - 1 - i) * (d @ d) for i, y, d in terms)
+        agreement = sum(decay ** (r.index - 1 - i) * (y @ d) for i, y, d in terms)
+        beta = np.clip(agreement / energy, 0, 1) if terms else 0
+        v, renewed = np.zeros(D), dict(controls)
+        for m in _arrived(r):
+            shift = beta * (server - controls[m]) if m in controls else np.zeros(D)
+            delta = r.delta(m, x, shift)
+            y = delta / r.A[m] - shift
+            if m in controls:
+                terms.append((r.index, y, controls[m] - server))
+            renewed[m] = (r.A[m] * y + smoothing * controls.get(m, y)) / (r.A[m] + smoothing)
+            v += r.z[m] * r.c[m] / K * delta
+        s["controls"] = renewed
+        return r.lr * r.scale * v
+
+    return step
+
+
 def with_momentum(inner, beta, lr):
     def step(s, r, x):
         s["v"] = beta * s.get("v", 0) + inner(s.setdefault("inner", {}), r, x)

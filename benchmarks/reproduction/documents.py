@@ -1,0 +1,91 @@
+"""Documents with generated parts: what stands between two marks is replaced, everything else is left alone.
+
+A mark is a comment such as ``<!-- generated: reading mnist_cyclic_server -->``; the part ends with ``<!-- end -->``.
+
+=====================================  =====================================================================
+``reading NAME [ALGORITHM,...]``       all about a reading, of all or some algorithms
+``across ALGORITHM NAME...``           one algorithm in several readings
+``paper DATA NAME...``                 rounds to the target beside those of the paper
+``tuned NAME``                         each algorithm with its best rate, from NAME and NAME_lr<rate>
+``overview ALGORITHM,... NAME...``     where some algorithms stand in several readings
+=====================================  =====================================================================
+
+A picture ``images/results_NAME.svg`` is drawn for each reading that a document shows so.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.reproduction import picture, runs, tables
+from benchmarks.reproduction.runs import Run
+
+_PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PICTURE = re.compile(r"images/results_(\w+)\.svg")
+_PLACES = ("local", "server", "split")  # of the calibration, the last word of a reading's name
+
+
+@dataclass(frozen=True)
+class Store:
+    """The stored results."""
+
+    folder: Path
+
+    def runs(self, reading: str) -> list[Run]:
+        """Return the runs of a reading; none where nothing is stored."""
+        return runs.read(self.folder / f"{reading}.csv")
+
+    def reference(self, reading: str) -> list[Run]:
+        """Return FedAvg's runs for a reading that has none: its calibration factor is 1 in all places."""
+        if any(run.algorithm == tables.REFERENCE for run in self.runs(reading)):
+            return []
+        stem, _, place = reading.rpartition("_")
+        others = [f"{stem}_{other}" for other in _PLACES if place in _PLACES and other != place]
+        for other in others:
+            found = [run for run in self.runs(other) if run.algorithm == tables.REFERENCE]
+            if found:
+                return found
+        return []
+
+    def rates(self, reading: str) -> dict[float, list[Run]]:
+        """Return the runs of a reading by their learning rate."""
+        files = [self.folder / f"{reading}.csv", *sorted(self.folder.glob(f"{reading}_lr*.csv"))]
+        stored = [runs.read(path) for path in files]
+        return {each[0].lr: each for each in stored if each}
+
+
+def generated(words: list[str], store: Store) -> str:
+    """Return the part that a mark asks for."""
+    match words:
+        case ["reading", name, *only]:
+            shown = [each for names in only for each in names.split(",")]
+            return tables.reading_table(store.runs(name), store.reference(name), shown)
+        case ["across", algorithm, *names]:
+            readings = {name: (store.runs(name), store.reference(name)) for name in names}
+            return tables.across_table(algorithm, readings)
+        case ["paper", data, *names]:
+            return tables.paper_table(data, {name: store.runs(name) for name in names})
+        case ["tuned", name]:
+            return tables.tuned_table(store.rates(name))
+        case ["overview", algorithms, *names]:
+            return tables.overview_table({name: store.runs(name) for name in names}, algorithms.split(","))
+    raise ValueError(f"'generated: {' '.join(words)}' is unknown: use reading, across, paper, tuned or overview")
+
+
+def renewed(text: str, store: Store) -> str:
+    """Return a document with its generated parts as the stored results have them."""
+    return _PART.sub(lambda part: f"{part[1]}{generated(part[2].split(), store)}\n{part[3]}", text)
+
+
+def renew(document: Path, store: Store, images: Path) -> list[Path]:
+    """Write the generated parts of a document and the pictures that it shows; return what changed."""
+    before = document.read_text()
+    after = renewed(before, store)
+    changed = [document] if after != before else []
+    document.write_text(after)
+    for reading in sorted(set(_PICTURE.findall(after))):
+        path = images / f"results_{reading}.svg"
+        old = path.read_bytes() if path.is_file() else b""
+        picture.draw([*store.runs(reading), *store.reference(reading)], path)
+        changed += [path] if path.read_bytes() != old else []
+    return changed
