@@ -30,6 +30,7 @@ from fl_lightning.results import MONITOR, Mode, RunRecord, RunResult, averaged_n
 from fl_lightning.solver_names import as_solver
 from fl_lightning.solvers import Solver, tell_difference
 from fl_lightning.types import IntVector, ModelState, RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.uploads import Upload, Uploads
 
 
 class FederatedLoop:
@@ -46,6 +47,7 @@ class FederatedLoop:
         aggregator: Turns what arrived into the next model.
         calibration: Gives all algorithms the same expected step length.
         averaging: Averages the global model over the rounds; the average is evaluated beside the model itself.
+        uploads: What happens to an update between client and aggregator, one step after another.
         faults: What becomes of updates that are not finite.
         engine: Trains the clients.
         batch_size: Examples in a local step; a client with fewer takes all it has.
@@ -73,6 +75,7 @@ class FederatedLoop:
         aggregator: Aggregator | None = None,
         calibration: Calibration | None = None,
         averaging: Averaging | None = None,
+        uploads: Sequence[Upload] = (),
         faults: FaultPolicy | None = None,
         engine: Engine | None = None,
         batch_size: int = 64,
@@ -103,7 +106,7 @@ class FederatedLoop:
         self.solver, self.aggregator = as_solver(solver), aggregator or AnonymousMean()
         self.calibration, self.engine = calibration or Calibration(), engine or LocalEngine()
         self.faults, self.averaging = faults or FaultPolicy(), averaging or ExponentialAverage()
-        self.weights, self.evaluate_every = weights, evaluate_every
+        self.weights, self.evaluate_every, self.uploads = weights, evaluate_every, Uploads(uploads)
         self.local_parts = LocalParts(local_parameters)
         self.lr_schedule, self.monitor, self.mode = lr_schedule or RateSchedule(), monitor, mode
         self.record = RunRecord(monitor, mode)
@@ -176,6 +179,7 @@ class FederatedLoop:
         delivered = self.channel.configure_delivery(plan, self.seed)
         updates, seconds = self._train(plan, probe, self.aggregator.trains(plan, delivered))
         updates, delivered, faults = self.faults(index, updates, delivered, self.state)
+        updates = self.uploads(updates, plan, self.seed)
         self._show_clients(updates)
         self.state = self._aggregate(updates, delivered, plan)
         self.averaging.update(self.state, index)
@@ -230,12 +234,14 @@ class FederatedLoop:
         self.local_parts.setup(self.module, self.state)
         self.aggregator.setup(len(federation.sizes), self.state.weights)
         self.averaging.setup()
+        self.uploads.setup(len(federation.sizes), self.state.weights)
         self.planner = Planner(
             schedule=self.schedule,
             sampling=self.sampling,
             aggregator=self.aggregator,
             solver=self.solver,
             calibration=self.calibration,
+            uploads=self.uploads,
             weights=self.client_weights,
             learning_rate=self.base_rate,
             steps_per_epoch=steps_per_epoch(federation.sizes, self.batch_size),

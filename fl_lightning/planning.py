@@ -1,7 +1,7 @@
 """Planning a round: conditions, profiles, probabilities, calibrated rate, and last of all the draw."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from fl_lightning.protocols import Probe, Sampling, Schedule
 from fl_lightning.seeding import Purpose, forecast_round, generator
 from fl_lightning.solvers import Solver
 from fl_lightning.types import Conditions, Expectation, IntVector, Profiles, RoundPlan, Vector
+from fl_lightning.uploads import Uploads
 
 _FORECAST_ROUNDS, _FORECAST_VALUES = 256, 10_000_000
 
@@ -39,6 +40,7 @@ class Planner:
     learning_rate: float  # eta_1, before calibration
     steps_per_epoch: IntVector  # of each client, for schedules that count passes over the data, (M,)
     seed: int = 0
+    uploads: Uploads = field(default_factory=Uploads)
     rate_factor: Callable[[int], float] = constant_rate  # of a round, on the base rate, before calibration
 
     def start(self) -> None:
@@ -89,7 +91,12 @@ class Planner:
     def undrawn(self, profiles: Profiles, index: int = 0, learning_rate: float | None = None) -> RoundPlan:
         """Return the plan of a round before calibration and draw."""
         cohort = self.sampling.expected_cohort(profiles)
-        expected = Expectation(profiles, cohort.probabilities, self.aggregator.coefficients(profiles, cohort))
+        expected = Expectation(
+            profiles,
+            cohort.probabilities,
+            self.aggregator.coefficients(profiles, cohort),
+            self.uploads.factors(profiles),
+        )
         rate = self.learning_rate if learning_rate is None else learning_rate
         return RoundPlan(index=index, expected=expected, cohort=cohort, learning_rate=rate)
 

@@ -61,12 +61,15 @@ class Expectation:
     profiles: Profiles
     probabilities: Vector  # p, (M,)
     coefficients: Vector  # c, expected factor on a delivered update, sampler and aggregator together, (M,)
+    uploaded: Vector | None = None  # expected factor of what happens to an update on its way; None: 1, (M,)
 
     @cached_property
     def contribution(self) -> Vector:
         """Contribution p (1-q) c A, see :func:`fl_lightning.theory.contribution`."""
-        profiles = self.profiles
-        return theory.contribution(self.probabilities, profiles.failure_rates, self.coefficients, profiles.accumulation)
+        profiles, factors = self.profiles, self.coefficients
+        if self.uploaded is not None:
+            factors = factors * self.uploaded
+        return theory.contribution(self.probabilities, profiles.failure_rates, factors, profiles.accumulation)
 
     @property
     def step_length(self) -> float:

@@ -60,7 +60,7 @@ def start_anew(loop: "FederatedLoop") -> None:
     """Let all parts and callbacks of a loop forget earlier runs, in this loop or in another."""
     for callback in added_callbacks(loop):
         check_callback(callback)  # some may have been added since the loop was made
-    parts = (loop.solver, loop.aggregator, loop.averaging, loop.calibration, loop.engine, loop.record)
+    parts = (loop.solver, loop.aggregator, loop.averaging, loop.calibration, loop.engine, loop.record, loop.uploads)
     for part in (*parts, *all_callbacks(loop)):
         _forget(part)
 

@@ -26,7 +26,7 @@ from fl_lightning.cli.configs import ConfigError
 
 _OWN = (
     *("aggregators", "averaging", "calibration", "callbacks", "data", "engine", "faults", "module", "networks"),
-    *("rates", "samplers", "solvers"),
+    *("rates", "samplers", "solvers", "uploads"),
 )  # fmt: skip
 _LISTED = ("fl_lightning", "lightning", "torch", "torchmetrics", "torchvision")  # of which something is on the list
 _LIGHTNING = ("EarlyStopping", "LearningRateMonitor")

@@ -1,0 +1,6 @@
+"""What happens to an update between a client and the aggregator: one class per method."""
+
+from fl_lightning.uploads.base import Upload
+from fl_lightning.uploads.chain import Uploads
+
+__all__ = ["Upload", "Uploads"]

@@ -1,0 +1,29 @@
+"""What a step between client and aggregator is: it takes the updates that arrived and returns what the server sees."""
+
+import torch
+
+from fl_lightning.memory import Remembers
+from fl_lightning.types import Profiles, RoundPlan, Updates, Vector
+
+
+class Upload(Remembers):
+    """Changes updates on their way to the aggregator: compresses them, clips them, adds noise.
+
+    Randomness comes from :mod:`fl_lightning.seeding` by (seed, round, client), so that neither the order of the clients
+    nor the number of processes changes a result. Name in ``memory`` the attributes that a resumed run needs.
+    """
+
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        """Make room for memory; ``weights`` are the initial ones."""
+
+    def __call__(self, updates: Updates, plan: RoundPlan, seed: int) -> Updates:
+        """Return the updates as the server sees them."""
+        return updates
+
+    def factors(self, profiles: Profiles) -> Vector | None:
+        """Return the expected factor on what each client contributes, (M,); None where the mean is kept."""
+        return None
+
+    def num_bytes(self, num_values: int, num_bytes: float) -> float:
+        """Return the bytes of one upload of ``num_values`` values that took ``num_bytes`` before this step."""
+        return num_bytes

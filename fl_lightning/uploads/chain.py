@@ -1,0 +1,76 @@
+"""All steps between clients and aggregator, one after another."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fl_lightning.memory import start_anew
+from fl_lightning.types import Profiles, RoundPlan, Updates, Vector
+from fl_lightning.uploads.base import Upload
+
+
+class Uploads:
+    """Applies steps in their order; without any, updates arrive as they were sent.
+
+    Args:
+        steps: The first is nearest to the client.
+    """
+
+    def __init__(self, steps: Sequence[Upload] = ()) -> None:
+        for step in steps:
+            if not isinstance(step, Upload):
+                raise TypeError(f"uploads holds {step!r}: give objects of subclasses of fl_lightning.uploads.Upload")
+        self.steps = list(steps)
+
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        """Make room for memory."""
+        for step in self.steps:
+            step.setup(num_clients, weights)
+
+    def __call__(self, updates: Updates, plan: RoundPlan, seed: int) -> Updates:
+        """Return the updates as the server sees them."""
+        for step in self.steps:
+            updates = step(updates, plan, seed)
+        return updates
+
+    def factors(self, profiles: Profiles) -> Vector | None:
+        """Return the expected factor of all steps together on what each client contributes; None where it is 1."""
+        product: Vector | None = None
+        for step in self.steps:
+            factors = step.factors(profiles)
+            if factors is not None:
+                product = factors if product is None else product * factors
+        return product
+
+    def num_bytes(self, num_values: int, value_bytes: int = 4) -> float:
+        """Return the bytes of one upload.
+
+        >>> Uploads().num_bytes(100)
+        400.0
+        """
+        num_bytes = float(num_values * value_bytes)
+        for step in self.steps:
+            num_bytes = step.num_bytes(num_values, num_bytes)
+        return num_bytes
+
+    def start_anew(self) -> None:
+        """Forget earlier runs."""
+        for step in self.steps:
+            start_anew(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the memory of each step."""
+        return {f"{place} {type(step).__name__}": step.state_dict() for place, step in enumerate(self.steps)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: If it is the memory of other steps.
+        """
+        found = {f"{place} {type(step).__name__}": step for place, step in enumerate(self.steps)}
+        if found.keys() != state.keys():
+            raise ValueError(f"the checkpoint has the uploads {sorted(state)}, but the run has {sorted(found)}")
+        for name, step in found.items():
+            step.load_state_dict(state[name])
