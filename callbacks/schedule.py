@@ -8,7 +8,7 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.channels.radio import RayleighOutage
-from fl_lightning.callbacks.trace_file import NOT_A_TABLE, read_rows, whole
+from fl_lightning.trace_file import NOT_A_TABLE, read_rows, whole
 from fl_lightning.callbacks.trainer import global_seed
 from fl_lightning.checking import one_of
 from fl_lightning.number_files import read_numbers

@@ -13,8 +13,11 @@ from fl_lightning import watching
 from fl_lightning.aggregators import Aggregator, AnonymousMean
 from fl_lightning.aggregators.buffers import mixed_buffers
 from fl_lightning.averaging import Averaging, ExponentialAverage
+from fl_lightning.budget import Budget, Spent
 from fl_lightning.calibration import Calibration
 from fl_lightning.checkpointing.snapshot import restore
+from fl_lightning.clock import Clock
+from fl_lightning.clock.costs import SCALAR_BYTES, message_sizes
 from fl_lightning.data.given import as_federation
 from fl_lightning.defaults import EqualWork, ScheduledLinks, fedavg_sampling
 from fl_lightning.engine import Engine as LocalEngine
@@ -29,7 +32,7 @@ from fl_lightning.rates import RateSchedule
 from fl_lightning.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics
 from fl_lightning.solver_names import as_solver
 from fl_lightning.solvers import Solver, tell_difference
-from fl_lightning.types import IntVector, ModelState, RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.types import IntVector, ModelState, RoundCosts, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads import Upload, Uploads
 
 
@@ -50,6 +53,8 @@ class FederatedLoop:
         uploads: What happens to an update between client and aggregator, one step after another.
         faults: What becomes of updates that are not finite.
         engine: Trains the clients.
+        clock: Says how long clients take, who is in time and who can be drawn; one second per local step by default.
+        budget: Ends the run when it has cost this much; ``rounds`` is a limit as well.
         batch_size: Examples in a local step; a client with fewer takes all it has.
         weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client, as a list or
             as a file of them (.csv, .json, .npy).
@@ -78,6 +83,8 @@ class FederatedLoop:
         uploads: Sequence[Upload] = (),
         faults: FaultPolicy | None = None,
         engine: Engine | None = None,
+        clock: Clock | None = None,
+        budget: Budget | None = None,
         batch_size: int = 64,
         weights: Literal["size", "uniform"] | list[float] | str = "size",
         local_parameters: Sequence[str] = (),
@@ -108,6 +115,7 @@ class FederatedLoop:
         self.faults, self.averaging = faults or FaultPolicy(), averaging or ExponentialAverage()
         self.weights, self.evaluate_every, self.uploads = weights, evaluate_every, Uploads(uploads)
         self.local_parts = LocalParts(local_parameters)
+        self.clock, self.budget, self.spent = clock or Clock(), budget or Budget(), Spent()
         self.lr_schedule, self.monitor, self.mode = lr_schedule or RateSchedule(), monitor, mode
         self.record = RunRecord(monitor, mode)
         self.fabric = fabric or Fabric(accelerator="auto", devices=1)
@@ -176,7 +184,8 @@ class FederatedLoop:
         """Play one round."""
         plan, probe = self._plan(index)
         self.call("on_round_start", plan=plan)
-        delivered = self.channel.configure_delivery(plan, self.seed)
+        delivered = self.channel.configure_delivery(self.clock.linked(plan), self.seed)
+        delivered = self.clock.in_time(plan, delivered)
         updates, seconds = self._train(plan, probe, self.aggregator.trains(plan, delivered))
         updates, delivered, faults = self.faults(index, updates, delivered, self.state)
         updates = self.uploads(updates, plan, self.seed)
@@ -184,6 +193,7 @@ class FederatedLoop:
         self.state = self._aggregate(updates, delivered, plan)
         self.averaging.update(self.state, index)
         self.round_index = index
+        costs = self._costs(plan, delivered, probe)
         metrics, class_accuracy = self._evaluate(plan)
         result = RoundResult(
             plan=plan,
@@ -193,6 +203,7 @@ class FederatedLoop:
             training_seconds=seconds,
             class_accuracy=class_accuracy,
             faults=faults,
+            costs=costs,
         )
         result = with_all_metrics(result, self._watchers)
         self.record.add(result.metrics, self.state, self.evaluates(index))
@@ -208,7 +219,7 @@ class FederatedLoop:
     @property
     def finished(self) -> bool:
         """Whether there is no round left to do."""
-        return self.round_index >= self.rounds or self.should_stop
+        return self.round_index >= self.rounds or self.should_stop or self.spent.exceeds(self.budget)
 
     def _pauses(self) -> bool:
         """Whether any process was told to stop; all of them must leave after the same round."""
@@ -242,12 +253,15 @@ class FederatedLoop:
             solver=self.solver,
             calibration=self.calibration,
             uploads=self.uploads,
+            clock=self.clock,
             weights=self.client_weights,
             learning_rate=self.base_rate,
             steps_per_epoch=steps_per_epoch(federation.sizes, self.batch_size),
             seed=self.seed,
             rate_factor=lambda index: self.lr_schedule.factor(index, self.rounds),
         )
+        sizes = message_sizes(self.state, self.local_parts.num_kept, self.aggregator, self.uploads)
+        self.clock.setup(len(federation.sizes), self.seed, self.planner.raw_profiles, sizes)
         self.planner.start()
         self._watchers = watching.watchers(self)
 
@@ -300,6 +314,14 @@ class FederatedLoop:
             updates = self.engine.train(self.state, clients, work)
         return self.local_parts.keep(updates, uploading, drawn, self.state, work), time.perf_counter() - began
 
+    def _costs(self, plan: RoundPlan, delivered: IntVector, probe: EngineProbe) -> RoundCosts:
+        vectors = getattr(getattr(self.sampling, "sampler", None), "asks_vectors", False)
+        answers = len(probe.asked) * (self.clock.traffic.model if vectors else SCALAR_BYTES)
+        got = self.aggregator.downloads(plan, delivered)
+        costs = self.clock.costs(plan, delivered, got, probe.asked, answers)
+        self.spent.add(costs)
+        return costs
+
     def _aggregate(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> ModelState:
         weights = self.aggregator(self.state.weights, updates, delivered, plan)
         weights = self.local_parts.restored(weights, self.state.weights)
@@ -309,7 +331,8 @@ class FederatedLoop:
 
     def evaluates(self, index: int) -> bool:
         """Whether the model is evaluated after a round; never where there is no test data."""
-        due = index % self.evaluate_every == 0 or index == self.rounds
+        last = index == self.rounds or (index == self.round_index and self.spent.exceeds(self.budget))
+        due = index % self.evaluate_every == 0 or last
         return due and getattr(self.federation, "test", True) is not None
 
     def _evaluate(self, plan: RoundPlan) -> tuple[dict[str, float], Vector]:

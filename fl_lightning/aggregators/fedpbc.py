@@ -1,5 +1,6 @@
 """FedPBC: the global model goes only to those who were heard, the others train on from their own."""
 
+import numpy as np
 import torch
 from typing_extensions import override
 
@@ -33,6 +34,11 @@ class PostponedBroadcast(Aggregator):
         self.models = weights.new_zeros((num_clients, len(weights)))
         # Who arrived takes over the global model, which is known for good only when the next round begins.
         self.synchronised = torch.ones(num_clients, dtype=torch.bool)
+
+    @override
+    def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
+        """Return who arrived: nobody else gets the global model."""
+        return np.flatnonzero(delivered)
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:

@@ -20,6 +20,7 @@ class Sampler(Remembers):
     # rate calibrated in each round would depend on who was just selected, and the objective with it.
     calibration_scope: Scope = "round"
     run_length: int | None = None  # R, once a run has begun
+    asks_vectors = False  # whether what a client is asked is as long as the model; otherwise it is one number
 
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return p, the expected share of each client among the draws, (M,), summing to 1."""
