@@ -16,6 +16,7 @@ from fl_lightning.averaging import Averaging, ExponentialAverage
 from fl_lightning.budget import Budget, Spent
 from fl_lightning.calibration import Calibration
 from fl_lightning.checkpointing.snapshot import restore
+from fl_lightning.client_evaluation import ClientEvaluation, ClientEvaluator
 from fl_lightning.clock import Clock
 from fl_lightning.clock.costs import SCALAR_BYTES, message_sizes
 from fl_lightning.data.given import as_federation
@@ -61,6 +62,7 @@ class FederatedLoop:
         local_parameters: Patterns of the names of parameters and buffers that stay at the clients, such as
             ``["head.*", "*.bn*"]``, see :class:`fl_lightning.local_parts.LocalParts`.
         evaluate_every: Evaluate each n-th round, and the last one.
+        evaluate_clients: Evaluate the model on each client's own data after each n-th round; 0: never.
         lr_schedule: Multiplies the base learning rate in each round; constant by default.
         monitor: The headline metric: decides the best round, and is what progress, loggers and summaries show.
         mode: Whether more of the monitored metric is better (``max``) or less (``min``).
@@ -89,6 +91,7 @@ class FederatedLoop:
         weights: Literal["size", "uniform"] | list[float] | str = "size",
         local_parameters: Sequence[str] = (),
         evaluate_every: int = 1,
+        evaluate_clients: ClientEvaluation | int = 0,
         lr_schedule: RateSchedule | None = None,
         monitor: str = MONITOR,
         mode: Mode = "max",
@@ -114,7 +117,7 @@ class FederatedLoop:
         self.calibration, self.engine = calibration or Calibration(), engine or LocalEngine()
         self.faults, self.averaging = faults or FaultPolicy(), averaging or ExponentialAverage()
         self.weights, self.evaluate_every, self.uploads = weights, evaluate_every, Uploads(uploads)
-        self.local_parts = LocalParts(local_parameters)
+        self.local_parts, self.client_evaluator = LocalParts(local_parameters), ClientEvaluator(evaluate_clients)
         self.clock, self.budget, self.spent = clock or Clock(), budget or Budget(), Spent()
         self.lr_schedule, self.monitor, self.mode = lr_schedule or RateSchedule(), monitor, mode
         self.record = RunRecord(monitor, mode)
@@ -168,6 +171,7 @@ class FederatedLoop:
         """
         federation = as_federation(data, self.seed, partition, test)
         check_part("federation", federation, Federation)
+        federation = self.client_evaluator.prepared(federation, self.seed)
         self._setup(module, federation)
         if resume_from is not None:
             restore(self, resume_from)
@@ -195,15 +199,17 @@ class FederatedLoop:
         self.round_index = index
         costs = self._costs(plan, delivered, probe)
         metrics, class_accuracy = self._evaluate(plan)
+        of_clients = self.client_evaluator(self) if self.client_evaluator.due(index, self._is_last(index)) else {}
         result = RoundResult(
             plan=plan,
             delivered=delivered,
             updates=updates,
-            metrics=metrics,
+            metrics=metrics | self.client_evaluator.columns(self, of_clients),
             training_seconds=seconds,
             class_accuracy=class_accuracy,
             faults=faults,
             costs=costs,
+            client_metrics=of_clients,
         )
         result = with_all_metrics(result, self._watchers)
         self.record.add(result.metrics, self.state, self.evaluates(index))
@@ -331,9 +337,11 @@ class FederatedLoop:
 
     def evaluates(self, index: int) -> bool:
         """Whether the model is evaluated after a round; never where there is no test data."""
-        last = index == self.rounds or (index == self.round_index and self.spent.exceeds(self.budget))
-        due = index % self.evaluate_every == 0 or last
+        due = index % self.evaluate_every == 0 or self._is_last(index)
         return due and getattr(self.federation, "test", True) is not None
+
+    def _is_last(self, index: int) -> bool:
+        return index == self.rounds or (index == self.round_index and self.spent.exceeds(self.budget))
 
     def _evaluate(self, plan: RoundPlan) -> tuple[dict[str, float], Vector]:
         if not self.evaluates(plan.index):

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     AVAILABILITY = 21
     COMPRESSION = 22
     ARRIVALS = 23
+    HELD_OUT = 24
 
 
 def generator(seed: int, purpose: Purpose, round_index: int = 0) -> np.random.Generator:

@@ -220,3 +220,4 @@ class RoundResult:
     class_accuracy: Vector = field(default_factory=lambda: np.empty(0))  # per class, where the module measures it
     faults: tuple[Fault, ...] = ()  # updates that were rejected; their clients count as lost
     costs: RoundCosts | None = None  # by the loop's clock
+    client_metrics: dict[str, Vector] = field(default_factory=dict)  # of each client's own evaluation, (M,) each

@@ -34,6 +34,9 @@ def make_parser() -> OneLineParser:
         "--configs", nargs="+", default=[], help="complete configs to compare, instead of the two above"
     )
     parser.add_argument("--seeds", default="0:3", help="0:5 (the end left out) or 0,1,2 (default: 0:3)")
+    parser.add_argument(
+        "--budget", help="what each run may cost, such as synchronous_time=500 or local_steps=9000,uplink_bytes=1e8"
+    )
     parser.add_argument("--jobs", type=int, help="runs at the same time (default: one for each core)")
     parser.add_argument("--threads", type=int, help="threads of each run (default: cores / jobs)")
     parser.add_argument("--out", help="folder of all runs (default: runs/compare_<data>)")
@@ -48,6 +51,8 @@ def main(arguments: list[str]) -> int:
     """Run everything that is not finished, and return 1 when a run failed (2 when the user can mend it)."""
     parser = make_parser()
     options, overrides = parser.parse_known_args(arguments)
+    if options.budget is not None:
+        overrides = [*overrides, *jobs.parse_budget(options.budget)]
     folder, planned = _plan(options, overrides)
     num_jobs, threads = _shares(options.jobs, options.threads, len(planned))
     folder.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,7 @@ class DayNight:
     """
 
     def __init__(self, mean: float = 0.5, swing: float = 0.4, period: int = 24, zones: int = 2) -> None:
-        if not (swing >= 0 and 0 <= mean - swing and mean + swing <= 1 and mean > 0):
+        if not (swing >= 0 and mean - swing >= 0 and mean + swing <= 1 and mean > 0):
             raise ValueError(f"mean={mean} and swing={swing} must keep the probability between 0 and 1")
         if period < 1 or zones < 1:
             raise ValueError(f"period={period} and zones={zones} must be at least 1")

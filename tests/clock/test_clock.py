@@ -206,7 +206,7 @@ def play(rounds=6, resume=None, **settings):
 
 def test_costs_add_up_and_lost_work_counts():
     clock = Clock(seconds_per_step=[4.0] * 3 + [1.0] * 3, upload_rate=36.0, latency=0.5)
-    loop, results = play(clock=clock, schedule=HeterogeneitySchedule(groups=PAPER_GROUPS))
+    _, results = play(clock=clock, schedule=HeterogeneitySchedule(groups=PAPER_GROUPS))
     speed, model = np.array([4.0] * 3 + [1.0] * 3), 4 * 18  # a linear layer of 5 x 3 and its bias
     device = clock_time = 0.0
     for result in results:
