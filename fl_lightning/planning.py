@@ -1,7 +1,7 @@
 """Planning a round: conditions, profiles, probabilities, calibrated rate, and last of all the draw."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -52,7 +52,11 @@ class Planner:
     def conditions(self, index: int) -> Conditions:
         """Return T and q of all clients in a round, and who can be drawn."""
         conditions = self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
-        return conditions if self.clock is None else self.clock.seen(conditions, index)
+        if self.clock is None:
+            return conditions
+        if getattr(self.sampling, "uses_seconds", False):
+            conditions = replace(conditions, seconds=self.clock.times(index, conditions.num_steps)[1])
+        return self.clock.seen(conditions, index)
 
     def plan(self, index: int, conditions: Conditions | None = None, probe: Probe | None = None) -> RoundPlan:
         """Return the plan of a round.
@@ -63,7 +67,11 @@ class Planner:
             probe: Answers a sampler's questions to the clients; needed only by samplers that ask.
         """
         rng, rate = generator(self.seed, Purpose.SAMPLING, index), self.base_rate(index)
-        profiles = self.profiles(self.conditions(index) if conditions is None else conditions, rate)
+        conditions = self.conditions(index) if conditions is None else conditions
+        profiles = self.profiles(conditions, rate)
+        arrange = getattr(self.sampling, "arrange", None)
+        if arrange is not None:  # whose jobs end in this round, with the work that they began with
+            profiles = self.profiles(replace(conditions, num_steps=arrange(profiles, index, self.seed)), rate)
         self.sampling.ask(profiles, probe, rng)
         plan = self.calibration(self.undrawn(profiles, index, rate), self)
         cohort = self.sampling.configure_cohort(plan.cohort, rng)
@@ -92,6 +100,7 @@ class Planner:
             available=conditions.available,
             link_rates=conditions.link_rates,
             presence=conditions.presence,
+            seconds=conditions.seconds,
         )
 
     def undrawn(self, profiles: Profiles, index: int = 0, learning_rate: float | None = None) -> RoundPlan:
@@ -117,8 +126,8 @@ class Planner:
         if not self.solver.depends_on_learning_rate:
             return replace(plan, learning_rate=learning_rate)
         old = plan.profiles
-        conditions = Conditions(old.num_steps, old.failure_rates, old.available, old.link_rates, old.presence)
-        return self.undrawn(self.profiles(conditions, learning_rate), plan.index, learning_rate)
+        kept = {each.name: getattr(old, each.name) for each in fields(Conditions)}
+        return self.undrawn(self.profiles(Conditions(**kept), learning_rate), plan.index, learning_rate)
 
     def typical_profiles(self) -> Iterator[Profiles]:
         """Yield the profiles of rounds that will not be played: one period of a schedule that repeats itself."""

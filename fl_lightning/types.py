@@ -25,6 +25,7 @@ class Conditions:
     available: BoolVector | None = None  # who can be drawn; None: everybody, (M,)
     link_rates: Vector | None = None  # q of the links alone, where a deadline adds to it; None: failure_rates, (M,)
     presence: Vector | None = None  # how often each client can be drawn in the long run; None: always, (M,)
+    seconds: Vector | None = None  # that a round takes each client, where somebody asks for it, (M,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,7 @@ class Profiles:
     available: BoolVector | None = None  # who can be drawn; None: everybody, (M,)
     link_rates: Vector | None = None  # q of the links alone, where a deadline adds to it; None: failure_rates, (M,)
     presence: Vector | None = None  # how often each client can be drawn in the long run; None: always, (M,)
+    seconds: Vector | None = None  # that a round takes each client, where somebody asks for it, (M,)
 
     @property
     def num_clients(self) -> int:
@@ -55,6 +57,16 @@ class Profiles:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """What is known of uploads that did not wait for each other."""
+
+    started: IntVector  # after how many rounds the model was made that each upload began with, (M,)
+    oldest: int  # the same of the oldest model that somebody still trains on
+    elapsed: float  # seconds since the round before
+    expected: Vector  # steps that the server makes during a job of each client, on average, (M,)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cohort:
     """Who was drawn, how often, and the probabilities behind it; before the draw the counts are 0."""
 
@@ -63,6 +75,7 @@ class Cohort:
     counts: IntVector  # n, how often each client was drawn, (M,)
     num_draws: int  # K, the divisor of the aggregate
     scope: Scope = "round"  # the narrowest scope in which a calibration may trust these probabilities
+    arrivals: Arrivals | None = None  # where clients do not wait for each other
 
     @cached_property
     def clients(self) -> IntVector:

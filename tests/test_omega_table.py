@@ -182,11 +182,13 @@ ALGORITHMS = [
     Algorithm("variance-optimal", samplers.VarianceOptimal, MEAN, scaled_by_clients),
     Algorithm("variance-optimal with norms", lambda: samplers.VarianceOptimal(True), MEAN, scaled_by_clients),
     Algorithm("work-aware", samplers.WorkAware, MEAN, scaled_by_clients),
-    Algorithm("FedACS, QSGD 4 bits", FEDACS, MEAN, fedacs, uploads=lambda: [Quantized(4)]),
-    Algorithm("FedACS, random-k", FEDACS, MEAN, fedacs, uploads=lambda: [RandomK(0.5)]),
-    Algorithm("FedACS, random-k with feedback", FEDACS, MEAN, fedacs, uploads=lambda: [RandomK(0.5, True)]),
-    Algorithm("FedACS, top-k with feedback", FEDACS, MEAN, fedacs, uploads=lambda: [TopK(0.5)]),
-    Algorithm("FedAvg, signs with feedback", IMPORTANCE, MEAN, fedavg, uploads=lambda: [Signs()]),
+    Algorithm("FedACS, QSGD 4 bits", FEDACS, MEAN, fedacs, uploads=lambda: [Quantized(4)], num_rounds=640),
+    Algorithm("FedACS, random-k", FEDACS, MEAN, fedacs, uploads=lambda: [RandomK(0.5)], num_rounds=640),
+    Algorithm(
+        "FedACS, random-k with feedback", FEDACS, MEAN, fedacs, uploads=lambda: [RandomK(0.5, True)], num_rounds=1280
+    ),
+    Algorithm("FedACS, top-k with feedback", FEDACS, MEAN, fedacs, uploads=lambda: [TopK(0.5)], num_rounds=1280),
+    Algorithm("FedAvg, signs with feedback", IMPORTANCE, MEAN, fedavg, uploads=lambda: [Signs()], num_rounds=1280),
     Algorithm("DELTA made consistent", lambda: CONSISTENT(samplers.DiversityBased()), MEAN, scaled_by_clients),
 ]
 

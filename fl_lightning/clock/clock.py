@@ -11,7 +11,7 @@ from fl_lightning.clock.pace import Pace, read_pace
 from fl_lightning.clock.values import Values, client_values
 from fl_lightning.protocols import Forecast
 from fl_lightning.seeding import Purpose
-from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundCosts, RoundPlan, Vector
+from fl_lightning.types import Arrivals, Cohort, Conditions, IntVector, Profiles, RoundCosts, RoundPlan, Vector
 
 _HOPELESS = 0.99  # probability of missing the deadline from which on a client is not drawn
 
@@ -216,6 +216,8 @@ class Clock:
         """Return how many of each client's draws count, given how many arrive sooner or later, (M,)."""
         if self.deadline is None and self.take_first is None:
             return arrived
+        if plan.cohort.arrivals is not None:
+            raise ValueError("take_first has no meaning where clients do not wait for each other: leave it out")
         times = self.times(plan.index, plan.profiles.num_steps)[1]
         counted = arrived if self.deadline is None else np.where(times <= self.deadline, arrived, 0)
         if self.take_first is None:
@@ -238,6 +240,8 @@ class Clock:
             asked: Clients that answered a question before the draw.
             answer_bytes: Of the answers.
         """
+        if plan.cohort.arrivals is not None:
+            return self._asynchronous_costs(plan, plan.cohort.arrivals)
         drawn, num_steps = plan.cohort.clients, plan.profiles.num_steps
         training, whole = self.times(plan.index, num_steps)
         asking = plan.probed_steps * float(self.pace(plan.index).seconds_per_step.mean())
@@ -248,6 +252,18 @@ class Clock:
             round_time=self._round_time(whole, drawn, delivered) + asking / len(num_steps),
             uplink_bytes=up,
             downlink_bytes=down,
+        )
+
+    def _asynchronous_costs(self, plan: RoundPlan, arrivals: Arrivals) -> RoundCosts:
+        """Return what the jobs cost that ended in this round; who sends twice has worked twice."""
+        counts, num_steps = plan.cohort.counts, plan.profiles.num_steps
+        num_jobs = int(counts.sum())
+        return RoundCosts(
+            local_steps=int(counts @ num_steps),
+            computation_time=float(counts @ self.times(plan.index, num_steps)[0]),
+            round_time=arrivals.elapsed,
+            uplink_bytes=num_jobs * self.traffic.upload,
+            downlink_bytes=num_jobs * self.traffic.download,
         )
 
     def _round_time(self, times: Vector, drawn: IntVector, delivered: IntVector) -> float:

@@ -148,7 +148,9 @@ def measured_weights(
         delivered = channel.configure_delivery(plan, seed)
         clients = aggregator.trains(plan, delivered)
         deltas = gains[torch.from_numpy(clients)][:, None] * _gradients(aggregator, clients, model, targets)
-        updates = uploads(_updates(clients, deltas, profiles.num_steps), plan, seed)
+        updates = _updates(clients, deltas, profiles.num_steps)
+        if index > burn_in:  # what is held back is in units of steps, which are longer before
+            updates = uploads(updates, plan, seed)
         model = aggregator(model, updates, delivered, plan)
         sampler.observe(RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0))
         if index > burn_in:
