@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from test_omega_table import SYSTEMS, TOLERANCE
 
 from fl_lightning.asynchronous import ArrivalRates, AsynchronousSelection, StaleMean
 from fl_lightning.callbacks import ChannelFailures, ComputationTime
@@ -11,7 +12,6 @@ from fl_lightning.clock import Clock, OnOff, Share
 from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance
 from fl_lightning.types import Profiles, Updates
 from systems import gaussian_federation, linear_module, made_plan, small_loop
-from test_omega_table import SYSTEMS, TOLERANCE
 
 COPIES, ROUNDS, SEED = 24, 900, 0
 
