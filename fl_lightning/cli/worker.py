@@ -82,7 +82,8 @@ def serve(job: Job, answers: TextIO) -> None:
             traceback.print_exc()
         known = isinstance(error, (ValueError, OSError, ImportError))
         text = " ".join(str(error).split()) or type(error).__name__
-        send(answers, event="failed", reason=text if known else f"{type(error).__name__}: {text}", known=known)
+        name = type(error).__name__
+        send(answers, event="failed", reason=text if known else f"{name}: {text}", known=known, error=name)
     gc.collect()  # parts of a run refer to each other: its data would stay until some later collection
 
 
