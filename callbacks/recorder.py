@@ -1,7 +1,5 @@
 """RunRecorder: the files a run leaves behind."""
 
-import csv
-import io
 import json
 import time
 from importlib.metadata import version
@@ -13,6 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
+from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES, write_client_table
 from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.checkpointing.identity import installed_versions
@@ -54,6 +53,9 @@ FINAL_FILES = ("clients.csv", "model_last.ckpt", "model.ckpt", "summary.json")
 class RunRecorder(Remembers, Callback):
     """Writes ``metrics.csv`` (a row per round), ``clients.csv``, ``summary.json`` and ``model.ckpt`` into a folder.
 
+    Beyond 100,000 clients ``clients.csv`` has a row for each of 1,000 groups, ``clients_quantiles.csv`` the quantiles
+    over all clients, and ``clients.parquet`` each client (where pyarrow is installed).
+
     ``model.ckpt`` holds the model averaged over the rounds where the loop averages, and ``model_last.ckpt`` that of the
     last round.
 
@@ -94,7 +96,7 @@ class RunRecorder(Remembers, Callback):
             return
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self._metrics.start(loop.round_index)
-        for name in reversed(FINAL_FILES):  # of a run that was here before
+        for name in (*reversed(FINAL_FILES), QUANTILES, EVERYBODY):  # of a run that was here before
             (self.run_dir / name).unlink(missing_ok=True)
 
     @property
@@ -150,7 +152,7 @@ class RunRecorder(Remembers, Callback):
             module: The final model.
         """
         if name == "clients.csv":
-            write_durably(self.run_dir / name, self._client_table(num_rounds))
+            write_client_table(self.run_dir / name, self._client_columns(num_rounds))
         elif name.startswith("model"):
             save_weights(module, self.run_dir / name)
         else:
@@ -177,19 +179,13 @@ class RunRecorder(Remembers, Callback):
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
 
-    def _client_table(self, num_rounds: int) -> bytes:
-        """Return one row for each client: its weight, its data, its mean conditions, and how it took part."""
+    def _client_columns(self, num_rounds: int) -> dict[str, Any]:
+        """Return a table with a row for each client: weight, data, mean conditions, and how it took part."""
         known = {name: values.numpy() for name, values in self._clients.items()}
         totals = {name: known[name] for name in ("expected_draws", "draws", "deliveries", "rejected")}
         means = {name: known[name] / max(1, num_rounds) for name in _SUMS if name not in totals}
-        columns = {"client": range(len(known["weight"])), "size": known["size"], "weight": known["weight"]}
-        columns |= means | totals
-        columns |= {name.removeprefix("test_"): values.numpy() for name, values in self._evaluations.items()}
-        text = io.StringIO()
-        writer = csv.writer(text)
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-        return text.getvalue().encode()
+        evaluated = {name.removeprefix("test_"): values.numpy() for name, values in self._evaluations.items()}
+        return {"size": known["size"], "weight": known["weight"], **means, **totals, **evaluated}
 
     @override
     def state_dict(self) -> dict[str, Any]:

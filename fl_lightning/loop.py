@@ -317,8 +317,15 @@ class FederatedLoop:
         work = self._work(plan.index, plan.profiles.num_steps, plan.learning_rate)
         updates = probe.trained(clients, plan.learning_rate)
         if updates is None:
+            self._prefetch(plan.index, clients)
             updates = self.engine.train(self.state, clients, work)
         return self.local_parts.keep(updates, uploading, drawn, self.state, work), time.perf_counter() - began
+
+    def _prefetch(self, index: int, clients: IntVector) -> None:
+        """Let data that is loaded when needed come before the need; with several processes each loads its own."""
+        prefetch = getattr(self.federation, "prefetch", None)
+        if prefetch is not None and self.fabric.world_size == 1:
+            prefetch(clients, lambda: self.planner.next_clients(index + 1).tolist() if index < self.rounds else [])
 
     def _costs(self, plan: RoundPlan, delivered: IntVector, probe: EngineProbe) -> RoundCosts:
         vectors = getattr(getattr(self.sampling, "sampler", None), "asks_vectors", False)

@@ -11,6 +11,7 @@ from fl_lightning.calibration import Calibration
 from fl_lightning.clock.clock import Clock
 from fl_lightning.number_files import KINDS, read_numbers
 from fl_lightning.protocols import Probe, Sampling, Schedule
+from fl_lightning.samplers.base import Sampler
 from fl_lightning.seeding import Purpose, forecast_round, generator
 from fl_lightning.solvers import Solver
 from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profiles, RoundPlan, Vector
@@ -76,6 +77,17 @@ class Planner:
         plan = self.calibration(self.undrawn(profiles, index, rate), self)
         cohort = self.sampling.configure_cohort(plan.cohort, rng)
         return replace(plan, cohort=cohort, probed_steps=0 if probe is None else probe.num_steps)
+
+    def next_clients(self, index: int) -> IntVector:
+        """Return who will be drawn in a later round, where this can be told already; else nobody.
+
+        It can where the sampler asks and learns nothing: then the draw is a function of seed and round alone.
+        """
+        sampler, memory = getattr(self.sampling, "sampler", None), getattr(self.schedule, "state_dict", dict)()
+        if memory or not isinstance(sampler, Sampler) or not sampler.is_fixed:
+            return np.empty(0, dtype=np.int64)
+        expected = self.sampling.expected_cohort(self.profiles(self.conditions(index), self.base_rate(index)))
+        return self.sampling.configure_cohort(expected, generator(self.seed, Purpose.SAMPLING, index)).clients
 
     def base_rate(self, index: int) -> float:
         """Return the learning rate of a round before calibration."""

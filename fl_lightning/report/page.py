@@ -196,10 +196,13 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
 
 def _facts(comparison: Comparison) -> list[str]:
     runs = comparison.runs
+    clients = runs[0].clients
+    # A table of groups tells how many clients are in each.
+    num_clients = int(clients["num_clients"].sum()) if "num_clients" in clients else len(clients["weight"])
     return [
         f"{len(runs)} runs",
         f"seeds {', '.join(map(str, comparison.seeds))}",
         f"{max(len(run.metrics['round']) for run in runs)} rounds",
-        f"{len(runs[0].clients['weight'])} clients",
+        f"{num_clients} clients",
         f"reference {comparison.reference.name}",
     ]

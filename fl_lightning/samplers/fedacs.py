@@ -43,6 +43,11 @@ class HeterogeneityAware(Sampler):
         self._heard: Vector = np.empty(0)
         self._work: Vector = np.empty(0)  # sum of A over the deliveries
 
+    @property
+    @override
+    def is_fixed(self) -> bool:
+        return self.knowledge != "estimated"
+
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         weights = profiles.weights if profiles.presence is None else profiles.weights / profiles.presence
