@@ -19,9 +19,9 @@ class AsynchronousSelection(Remembers, Selection):
 
     A job begins with the newest model, takes the seconds that the clock says, and is followed by the next at once. A
     round is one step of the server, made of the next ``clients_per_round`` uploads; the channel loses some of them. A
-    client that sends twice before a step trains once, on the model of its last job and with the mean of their steps, counts
-    twice and is charged twice. Where everybody trains all the time, the T of a client's jobs go through typical rounds of
-    the schedule one after another: rounds of the server have nothing to do with them.
+    client that sends twice before a step trains once, on the model of its last job and with the mean of their steps,
+    counts twice and is charged twice. Where everybody trains all the time, the T of a client's jobs go through typical
+    rounds of the schedule one after another, because rounds of the server have nothing to do with them.
 
     Args:
         sampler: :class:`ArrivalRates`, also inside :class:`fl_lightning.samplers.Consistent`: every client trains all

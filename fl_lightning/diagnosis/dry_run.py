@@ -16,7 +16,6 @@ from fl_lightning import theory
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.calibration import Calibration
 from fl_lightning.clock import Clock
-from fl_lightning.clock.costs import SCALAR_BYTES
 from fl_lightning.diagnosis.objective import Needs, TypicalRound
 from fl_lightning.planning import Planner
 from fl_lightning.protocols import Channel
@@ -150,9 +149,7 @@ def _with_costs(
     clock = copy.copy(system.clock)
     clock.traffic = replace(clock.traffic, download=clock.traffic.download + extra)
     delivered = clock.in_time(plan, system.channel.configure_delivery(clock.linked(plan), seed=0))
-    vectors = getattr(parts.sampling.sampler, "asks_vectors", False)
-    answers = len(probe.asked) * (clock.traffic.model if vectors else SCALAR_BYTES)
-    costs = clock.costs(plan, delivered, parts.aggregator.downloads(plan, delivered), probe.asked, answers)
+    costs = clock.charged(plan, delivered, parts.aggregator, parts.sampling, probe.asked)
     return replace(
         typical, seconds=costs.round_time, uplink_bytes=costs.uplink_bytes, downlink_bytes=costs.downlink_bytes
     )
