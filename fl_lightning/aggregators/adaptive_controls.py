@@ -46,6 +46,12 @@ class AdaptiveControlVariates(Aggregator):
             raise ValueError(f"decay={decay} must be in (0, 1]: 1 forgets nothing")
         self.smoothing, self.decay, self.storage = smoothing, decay, storage
 
+    @property
+    @override
+    def num_downloaded(self) -> int:
+        """The model and the server's control variate; a client's own stays with it, and the server derives it."""
+        return 2
+
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.server_control = torch.zeros_like(weights)  # c

@@ -1,5 +1,6 @@
 """FedAWE: clients with models of their own make up for the rounds they missed."""
 
+import numpy as np
 import torch
 from typing_extensions import override
 
@@ -55,6 +56,11 @@ class EchoedInnovations(Aggregator):
         # Who arrived takes over the global model, which is known for good only when the next round begins.
         self.synchronised = torch.ones(num_clients, dtype=torch.bool)
         self.last_arrival = torch.zeros(num_clients, dtype=torch.int64)
+
+    @override
+    def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
+        """Return who arrived: nobody else gets the global model."""
+        return np.flatnonzero(delivered)
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:

@@ -43,6 +43,11 @@ class PostponedBroadcast(Aggregator):
         self.synchronised = torch.ones(num_clients, dtype=torch.bool)
 
     @override
+    def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
+        """Return who arrived: nobody else gets the global model."""
+        return np.flatnonzero(delivered)
+
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the sampler's factor over 1-q: lost work comes back later."""
         return matching_coefficients(cohort.probabilities * cohort.coefficients, profiles, cohort)

@@ -37,6 +37,12 @@ class ControlVariates(Aggregator):
         one_of("commit", commit, Commit)
         self.commit, self.storage = commit, storage
 
+    @property
+    @override
+    def num_downloaded(self) -> int:
+        """The model and the server's control variate; a client's own stays with it, and the server derives it."""
+        return 2
+
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.server_control = torch.zeros_like(weights)  # c

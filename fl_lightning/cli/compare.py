@@ -40,6 +40,9 @@ def make_parser() -> OneLineParser:
         "--configs", nargs="+", default=[], help="complete configs to compare, instead of the two above"
     )
     parser.add_argument("--seeds", default="0:3", help="0:5 (the end left out) or 0,1,2 (default: 0:3)")
+    parser.add_argument(
+        "--budget", help="what each run may cost, such as synchronous_time=500 or local_steps=9000,uplink_bytes=1e8"
+    )
     parser.add_argument("--jobs", type=int, help="runs at the same time (default: one for each core)")
     parser.add_argument("--threads", type=int, help="threads of each run (default: cores / jobs; 1 on a cluster)")
     parser.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: auto, or HOST:PORT of its head")
@@ -64,6 +67,8 @@ def main(arguments: list[str]) -> int:
     options, overrides = parser.parse_known_args(arguments)
     if options.ray and options.slurm is not None:
         raise configs.ConfigError("--ray and --slurm are two ways of the same: give one of them")
+    if options.budget is not None:
+        overrides = [*overrides, *jobs.parse_budget(options.budget)]
     folder, planned = _plan(options, overrides)
     on_cluster = options.ray is not None or options.slurm is not None
     num_jobs, threads = _shares(options.jobs, options.threads, len(planned), on_cluster)

@@ -5,6 +5,7 @@ JSON on standard input, events go out as lines of JSON on standard output. When 
 parent is done or was killed, the worker ends at once: no run goes on without somebody to see it.
 """
 
+import gc
 import json
 import os
 import queue
@@ -83,6 +84,7 @@ def serve(job: Job, answers: TextIO) -> None:
         text = " ".join(str(error).split()) or type(error).__name__
         name = type(error).__name__
         send(answers, event="failed", reason=text if known else f"{name}: {text}", known=known, error=name)
+    gc.collect()  # parts of a run refer to each other: its data would stay until some later collection
 
 
 def _listen(jobs: "queue.SimpleQueue[Job]") -> None:

@@ -166,6 +166,10 @@ class ClientBatches:
             tree_map(lambda leaf: leaf.index_select(0, flat).view(*rows.shape, *leaf.shape[1:]), examples)
         )
 
+    def placed(self, batch: Any) -> Any:
+        """Return a batch on the device and in the layout wanted."""
+        return self.layout(self._to_device(batch))
+
     def test(self, batch_size: int) -> Iterator[Any]:
         """Yield the test data."""
         for batch in self.federation.test_batches(batch_size):

@@ -20,6 +20,7 @@ _Maker = Callable[[Comparison, sections.Charts], Markup]
 _SECTIONS: tuple[tuple[_Maker, str, str], ...] = (
     (sections.curves, "Learning curves", "What a round, a local step and a second of computation buy."),
     (sections.targets, "Cost to a target", "How much it takes to get there, and in how many seeds."),
+    (sections.equal_cost, "At equal cost", "What the same computation, time on the clock and bytes have bought."),
     (sections.finals, "Where they end", "Final value of every seed, and the difference to the reference."),
     (sections.classes, "Classes that are forgotten", "A biased objective gives some classes up."),
     (sections.objective, "The objective really optimised", "Ω is what a round descends, w what was asked for."),

@@ -20,6 +20,7 @@ class Sampler(Remembers):
     # rate calibrated in each round would depend on who was just selected, and the objective with it.
     calibration_scope: Scope = "round"
     run_length: int | None = None  # R, once a run has begun
+    asks_vectors = False  # whether what a client is asked is as long as the model; otherwise it is one number
 
     @property
     def is_fixed(self) -> bool:
