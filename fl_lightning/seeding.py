@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     INITIAL_WEIGHTS = 7
     DATA = 8
     FORECAST = 9
+    VALIDATION = 30  # which training examples are held out
 
 
 def generator(seed: int, purpose: Purpose, round_index: int = 0) -> np.random.Generator:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from documented import ROOT, Command, blocks, commands, options
-from fl_lightning.cli import building, compare, configs, data, keys, train, worker
+from fl_lightning.cli import building, catalogue, compare, configs, data, train, worker
 from fl_lightning.cli import main as command_line
 from fl_lightning.cli.main import main
 from fl_lightning.cli.pool import Event
@@ -183,7 +183,7 @@ def test_other_documented_options_are_known(capsys):
     for name in ("train", *RUNNERS, *MADE_SMALL):
         main([name, "--help"])
     main(["data", "show", "--help"])
-    known = set(re.findall(r"--[\w-]+", capsys.readouterr().out)) | {f"--{key}" for key, _ in keys.of_parser()}
+    known = set(re.findall(r"--[\w-]+", capsys.readouterr().out)) | {f"--{key.name}" for key in catalogue.stored().keys}
     mentioned = {word for one in OPTIONS if one not in VALUES for word in one.words if word.startswith("--")}
     settings = {word for word in mentioned if word.startswith(("--loop.", "--data."))}
     assert mentioned - settings - known == set(NOT_OURS)

@@ -4,17 +4,34 @@ import argparse
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fl_lightning.cli import configs, jobs
+from fl_lightning.cli import configs, early, jobs
 from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.outcome import print_outcome
+from fl_lightning.cli.tuning import (
+    Axis,
+    as_overrides,
+    best,
+    conclusions,
+    parse_grid,
+    points,
+    scores,
+    table,
+    trials,
+)
+
+if TYPE_CHECKING:
+    from fl_lightning.cli.progress import ComparisonProgress
 
 _EPILOG = """every other --KEY VALUE goes to all runs, as in train:  --loop.rounds 50 --logger none
 
 examples:
   fl-lightning compare --config digits.yaml --algorithms all --seeds 0:3
   fl-lightning compare --configs mnist_fedacs.yaml mine.yaml --seeds 0:5 --jobs 4 --out runs/mine
+  fl-lightning compare --config digits.yaml --algorithms fedacs,fedavg --grid loop.lr=0.01,0.02,0.05
 
-Started again, it keeps the runs that are finished and goes on with the rest."""
+Started again, it keeps the runs that are finished and resumes the rest."""
 
 
 def make_parser() -> OneLineParser:
@@ -37,6 +54,21 @@ def make_parser() -> OneLineParser:
     parser.add_argument("--jobs", type=int, help="runs at the same time (default: one for each core)")
     parser.add_argument("--threads", type=int, help="threads of each run (default: cores / jobs)")
     parser.add_argument("--out", help="folder of all runs (default: runs/compare_<data>)")
+    parser.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="KEY=VALUES",
+        help="tune each algorithm first and report it at its own best: loop.lr=0.01,0.02,0.05, or for one of them "
+        "fedprox:loop.solver.proximal=0.1,1; several are combined",
+    )
+    parser.add_argument("--tuning-seeds", default="1000:1002", help="seeds of the tuning (default: 1000:1002)")
+    parser.add_argument(
+        "--validation-share",
+        type=float,
+        default=0.1,
+        help="share of the training data that is held out to tune on (default: 0.1)",
+    )
     parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
     parser.add_argument("--overwrite", action="store_true", help="start all runs anew and replace what is there")
     parser.add_trust()
@@ -45,18 +77,49 @@ def make_parser() -> OneLineParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Run everything that is not finished, and return 1 when a run failed (2 when the user can mend it)."""
+    """Run everything that is not finished, and return 1 when a run failed (2 when the user can fix it)."""
     parser = make_parser()
     options, overrides = parser.parse_known_args(arguments)
     folder, planned = _plan(options, overrides)
     num_jobs, threads = _shares(options.jobs, options.threads, len(planned))
+    axes = parse_grid(options.grid)
+    tuning_folder = folder.with_name(f"{folder.name}_tuning")
+    tuning_seeds = jobs.parse_seeds(options.tuning_seeds)
+    tried = trials(planned, axes, tuning_seeds, options.validation_share, tuning_folder) if axes else []
+    _check(parser, planned, axes)
     folder.mkdir(parents=True, exist_ok=True)
     from fl_lightning.checkpointing.locking import FolderLock
+
+    project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
+    with FolderLock(folder, "a comparison"):
+        failed = []
+        if tried:
+            failed = _execute(tried, tuning_folder, num_jobs, threads, project).failures
+            planned = _at_their_best(planned, tried, axes, folder)
+        progress = _execute(planned, folder, num_jobs, threads, project)
+    failed = [*failed, *progress.failures]
+    if not options.no_report and progress.finished + progress.kept:
+        from fl_lightning.cli import report
+
+        report.main([str(folder), "--project", project])
+    if progress.finished + progress.kept:
+        print_outcome(folder)
+    if tried:
+        share = f"{options.validation_share:.0%} of the training data, held out, under seeds {options.tuning_seeds}"
+        print(
+            f"Each algorithm is at its own best of {'; '.join(options.grid)}, tuned on {share}: {folder / 'tuning.csv'}"
+        )
+    if not failed:
+        return 0
+    return 2 if all(event.known for event in failed) else 1
+
+
+def _execute(planned: list[jobs.Job], folder: Path, num_jobs: int, threads: int, project: str) -> "ComparisonProgress":
+    """Run jobs, show how far they are, and return what became of them."""
     from fl_lightning.cli.pool import Pool
     from fl_lightning.cli.progress import ComparisonProgress
 
-    project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
-    with FolderLock(folder, "a comparison"), ComparisonProgress(len(planned)) as progress:
+    with ComparisonProgress(len(planned)) as progress:
         progress.console.print(
             f"{len(planned)} runs in {folder}, {num_jobs} at a time with {threads} thread{'s' * (threads > 1)} each",
             highlight=False,
@@ -64,13 +127,29 @@ def main(arguments: list[str]) -> int:
         for event in Pool(num_jobs, threads, {"WANDB_PROJECT": project}).run(planned):
             progress.show(event)
     progress.conclude()
-    if not options.no_report and progress.finished + progress.kept:
-        from fl_lightning.cli import report
+    return progress
 
-        report.main([str(folder), "--project", project])
-    if not progress.failures:
-        return 0
-    return 2 if all(event.known for event in progress.failures) else 1
+
+def _check(parser: OneLineParser, planned: list[jobs.Job], axes: list[Axis]) -> None:
+    """Look for typos in the configs, the settings and the grid before anything is started."""
+    known = [option.removeprefix("--") for option in parser._option_string_actions]
+    for job in {job.algorithm: job for job in planned}.values():
+        merged = configs.compose(job.configs)
+        for settings in [(), *points(axes, job.algorithm)]:
+            early.check(merged, [*job.overrides, *as_overrides(settings)], job.trusted, known)
+
+
+def _at_their_best(planned: list[jobs.Job], tried: list[jobs.Job], axes: list[Axis], folder: Path) -> list[jobs.Job]:
+    """Return the runs with the settings that did best on the held-out data, where any came to an end."""
+    found = scores(tried, axes)
+    (folder / "tuning.csv").write_text(table(found), encoding="utf-8")
+    print("\n".join(conclusions(found, axes)))
+    chosen = {algorithm: best(several) for algorithm, several in found.items()}
+    return [
+        replace(job, overrides=[*job.overrides, *as_overrides(score.settings)])
+        for job in planned
+        if (score := chosen[job.algorithm]) is not None
+    ]
 
 
 def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list[jobs.Job]]:
@@ -82,6 +161,9 @@ def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list
     algorithms = jobs.parse_algorithms(options.algorithms) if options.algorithms else []
     seeds = jobs.parse_seeds(options.seeds)
     folder, planned = jobs.plan(shared, algorithms, options.configs, seeds, options.out, overrides)
+    if options.grid and not options.out:  # runs at their own best are not those at the configs' own settings
+        folder = folder.with_name(f"{folder.name}_tuned")
+        planned = [replace(job, run_dir=(folder / job.algorithm / f"seed_{job.seed}").as_posix()) for job in planned]
     return folder, [replace(job, overwrite=options.overwrite, trusted=options.trust) for job in planned]
 
 
