@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fl_lightning.data import Digits as Digits
     from fl_lightning.data import Dirichlet as Dirichlet
     from fl_lightning.data import FromDataModule as FromDataModule
+    from fl_lightning.data import HeldOut as HeldOut
     from fl_lightning.data import OneClassPerClient as OneClassPerClient
     from fl_lightning.data import TensorFederation as TensorFederation
     from fl_lightning.engine import Engine as Engine
@@ -79,6 +80,7 @@ _HOMES = {
         "Digits",
         "Dirichlet",
         "FromDataModule",
+        "HeldOut",
         "OneClassPerClient",
         "TensorFederation",
     ),

@@ -10,6 +10,7 @@ import numpy as np
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.calibration import Calibration
 from fl_lightning.cli import configs
+from fl_lightning.cli.waiting import only_planning
 from fl_lightning.defaults import fedavg_sampling
 from fl_lightning.diagnosis.dry_run import Algorithm, System, typical_rounds
 from fl_lightning.diagnosis.objective import CONSISTENT, diagnose, neglected, number_ranges
@@ -52,7 +53,8 @@ def fedavg_objective(loop: "FederatedLoop", sizes: Any, weights: Vector) -> Vect
     epoch = steps_per_epoch(sizes, loop.batch_size)
     conditions = [loop.schedule.configure_conditions(int(index), epoch, loop.seed) for index in indices]
     algorithm = Algorithm(fedavg_sampling(), AnonymousMean(), loop.solver, Calibration())
-    rounds = typical_rounds(algorithm, System(weights, conditions, loop.channel, loop.lr or 1.0))
+    with only_planning():
+        rounds = typical_rounds(algorithm, System(weights, conditions, loop.channel, loop.lr or 1.0))
     return diagnose("fedavg", weights, rounds or []).effective_weights
 
 

@@ -127,6 +127,7 @@ def _draw(found: list["Diagnosis"], curves: list[Curve], budget: float, path: Pa
     """Draw both objectives beside the one that was asked for, and both accuracies against the local steps."""
     import numpy as np
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     from fl_lightning.figures.style import BLUE, INK, MUTED, ORANGE, bare
 
@@ -137,7 +138,8 @@ def _draw(found: list["Diagnosis"], curves: list[Curve], budget: float, path: Pa
         left.bar(clients + shift, each.effective_weights, width=0.4, color=colour, label=each.name)
     edges = np.r_[-0.5, clients + 0.5]
     left.step(edges, np.r_[found[0].weights[:1], found[0].weights], where="pre", color=INK, label="asked for")
-    left.set(xlabel="client", title="share of the objective")
+    left.set(xlabel="client", title="share of the objective", xlim=(-0.6, len(clients) - 0.4))
+    left.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
     for curve, colour in zip(curves, (ORANGE, BLUE), strict=True):
         right.plot(curve.steps, curve.accuracy, color=colour, label=curve.name, linewidth=1.2)
     right.axvline(budget, color=MUTED, linewidth=0.8, linestyle=":")

@@ -11,7 +11,7 @@ from fl_lightning.cli import configs, early
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.clients import ClientTable, read_clients
 from fl_lightning.cli.names import names_given
-from fl_lightning.cli.waiting import loading
+from fl_lightning.cli.waiting import loading, only_planning
 
 if TYPE_CHECKING:
     from fl_lightning.diagnosis.dry_run import System
@@ -145,11 +145,13 @@ def diagnoses(
 
     found, unknown = [], []
     for name, algorithm in parts.algorithms(merged, names, overrides, trusted):
-        rounds = dry_run.typical_rounds(algorithm, system)
+        with only_planning():
+            rounds = dry_run.typical_rounds(algorithm, system)
+            needs = None if rounds is None else dry_run.needs(algorithm, system)
         if rounds is None:
             unknown.append(name)
         else:
-            found.append(diagnose(name, system.weights, rounds, dry_run.needs(algorithm, system)))
+            found.append(diagnose(name, system.weights, rounds, needs))
     return found, unknown
 
 

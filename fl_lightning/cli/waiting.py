@@ -1,5 +1,6 @@
-"""What is shown while a command imports what takes seconds. Imports nothing heavy."""
+"""What is shown while a command works, and what is not. Imports nothing heavy."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,3 +19,15 @@ def loading(what: str = "PyTorch and Lightning") -> Iterator[None]:
     finally:
         if in_terminal:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def only_planning() -> Iterator[None]:
+    """Keep warnings about training back while rounds are planned that nobody trains."""
+    logger = logging.getLogger("fl_lightning")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
