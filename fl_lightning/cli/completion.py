@@ -9,11 +9,16 @@ from fl_lightning.cli.arguments import OneLineParser
 _SHELLS = ("bash", "zsh", "tcsh")
 
 
-def main(arguments: list[str]) -> int:
-    """Print the script of a shell."""
+def make_parser() -> OneLineParser:
+    """Return the parser."""
     parser = OneLineParser(prog="fl-lightning completion", description=__doc__)
     parser.add_argument("shell", choices=_SHELLS, help="the shell that is to complete")
-    shell = parser.parse_args(arguments).shell
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Print the script of a shell."""
+    shell = make_parser().parse_args(arguments).shell
     try:
         import shtab
     except ModuleNotFoundError:
@@ -34,9 +39,18 @@ def whole_parser() -> argparse.ArgumentParser:
         else:
             made = importlib.import_module(f"fl_lightning.cli.{name}").make_parser()
             command = commands.add_parser(name, help=text.partition(":")[0], parents=[made], add_help=False)
+            _offer(command, {"show": "name"}.get(name, "config"))
             if name in ("compare", "diagnose", "demo"):
                 _add_keys(command)
     return parser
+
+
+def _offer(parser: argparse.ArgumentParser, argument: str) -> None:
+    """Let an argument that takes any text offer the names that it probably is one of."""
+    names = {"name": list(catalogue.stored().kinds), "config": [f"{data}.yaml" for data in configs.names("data")]}
+    for action in parser._actions:
+        if action.dest == argument and action.choices is None:
+            action.choices = names[argument]
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:

@@ -64,7 +64,7 @@ _SCENARIOS = {
 def make_parser() -> OneLineParser:
     """Return the parser."""
     parser = OneLineParser(prog="fl-lightning figure", description=__doc__)
-    parser.add_argument("name", choices=_SCENARIOS, metavar="NAME", help=", ".join(_SCENARIOS))
+    parser.add_argument("name", choices=list(_SCENARIOS), metavar="NAME", help=", ".join(_SCENARIOS))
     parser.add_argument("--seeds", default="0:10", help="FIRST:END or numbers separated by commas (default: 0:10)")
     parser.add_argument("--rounds", type=int, help="rounds to play (default: depends on the figure)")
     parser.add_argument(

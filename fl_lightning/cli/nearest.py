@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+_ALIKE = 0.65  # of 1: one wrong letter in three is too much
+
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like a word; None where none is like it.
@@ -11,7 +13,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     ('fedacs', None)
     """
     folded = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word[:100].lower(), folded, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word[:100].lower(), folded, n=1, cutoff=_ALIKE)
     return folded[found[0]] if found else None
 
 
