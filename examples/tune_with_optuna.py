@@ -1,7 +1,7 @@
 """Tune a learning rate with Optuna on a tenth of the training data, held out; the test data is not looked at."""
 
 import optuna
-from fl_lightning import Digits, FederatedLoop, FederatedModule, HeldOut, OneClassPerClient, algorithm
+from fl_lightning import Digits, FederatedLoop, FederatedModule, OneClassPerClient, ValidationSplit, algorithm
 from fl_lightning.networks import DigitsNet
 
 DATA = Digits(OneClassPerClient(20))
@@ -17,7 +17,7 @@ def train(lr, seed, data):
 
 def objective(trial):
     lr = trial.suggest_float("lr", 1e-3, 0.1, log=True)
-    return sum(train(lr, seed, HeldOut(DATA, share=0.1)) for seed in SEEDS) / len(SEEDS)
+    return sum(train(lr, seed, ValidationSplit(DATA, share=0.1)) for seed in SEEDS) / len(SEEDS)
 
 
 def main(trials=20):

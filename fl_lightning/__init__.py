@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from fl_lightning.data import Digits as Digits
     from fl_lightning.data import Dirichlet as Dirichlet
     from fl_lightning.data import FromDataModule as FromDataModule
-    from fl_lightning.data import HeldOut as HeldOut
     from fl_lightning.data import OneClassPerClient as OneClassPerClient
     from fl_lightning.data import TensorFederation as TensorFederation
+    from fl_lightning.data import ValidationSplit as ValidationSplit
     from fl_lightning.engine import Engine as Engine
     from fl_lightning.loop import FederatedLoop as FederatedLoop
     from fl_lightning.module import FederatedModule as FederatedModule
@@ -80,7 +80,7 @@ _HOMES = {
         "Digits",
         "Dirichlet",
         "FromDataModule",
-        "HeldOut",
+        "ValidationSplit",
         "OneClassPerClient",
         "TensorFederation",
     ),

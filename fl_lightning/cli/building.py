@@ -26,7 +26,7 @@ from fl_lightning.cli.rebuilding import rebuild
 from fl_lightning.cli.resuming import Beginning, about, begin, shared
 from fl_lightning.cli.run_folder import CHECKPOINTS, RunFolder
 from fl_lightning.cli.starting import launch
-from fl_lightning.data import HeldOut
+from fl_lightning.data import ValidationSplit
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts import DataSource
 from fl_lightning.protocols import Federation
@@ -207,5 +207,5 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     fabric = objects.fabric
     launch(fabric, settings.start_timeout)
     loop = FederatedLoop(**loop_arguments, fabric=fabric, seed=settings.seed)
-    data = objects.data if settings.validation is None else HeldOut(objects.data, settings.validation)
+    data = objects.data if settings.validation is None else ValidationSplit(objects.data, settings.validation)
     return Run(loop=loop, module=objects.model, data=data, run_dir=run_dir, config=config)

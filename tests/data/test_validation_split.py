@@ -5,7 +5,15 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from fl_lightning.data import IID, DatasetFederation, Digits, HeldOut, OneClassPerClient, Quadratic, label_counts
+from fl_lightning.data import (
+    IID,
+    DatasetFederation,
+    Digits,
+    OneClassPerClient,
+    Quadratic,
+    ValidationSplit,
+    label_counts,
+)
 from fl_lightning.parts import DataSource
 
 
@@ -14,7 +22,7 @@ def rows(images):
 
 
 def test_training_validation_and_test_have_nothing_in_common():
-    whole, part = Digits(OneClassPerClient(20)).load(3), HeldOut(Digits(OneClassPerClient(20)), 0.2).load(3)
+    whole, part = Digits(OneClassPerClient(20)).load(3), ValidationSplit(Digits(OneClassPerClient(20)), 0.2).load(3)
     kept = set(part.order.tolist())
     held = set(whole.order.tolist()) - kept
     assert len(part.test[1]) == len(held) == sum(round(0.2 * size) for size in whole.sizes)
@@ -31,7 +39,7 @@ def test_training_validation_and_test_have_nothing_in_common():
 
 
 def test_it_is_a_function_of_the_seed():
-    one, same, other = (HeldOut(Digits(IID(5)), 0.3).load(seed) for seed in (0, 0, 1))
+    one, same, other = (ValidationSplit(Digits(IID(5)), 0.3).load(seed) for seed in (0, 0, 1))
     assert np.array_equal(one.order, same.order)
     assert not np.array_equal(one.order, other.order)
 
@@ -43,7 +51,7 @@ class Tables(DataSource):
 
 
 def test_data_sets_are_split_and_a_client_keeps_an_example():
-    part = HeldOut(Tables(), 0.5).load(0)
+    part = ValidationSplit(Tables(), 0.5).load(0)
     assert part.sizes.tolist() == [1, 5, 20]
     held = torch.cat([batch[0] for batch in part.test_batches(7)])
     kept = torch.cat([part.batch(client, np.arange(size))[0] for client, size in enumerate(part.sizes)])
@@ -53,11 +61,11 @@ def test_data_sets_are_split_and_a_client_keeps_an_example():
 @pytest.mark.parametrize("share", [0.0, 1.0, -1, float("nan")])
 def test_a_share_is_a_share(share):
     with pytest.raises(ValueError, match="must be a share between 0 and 1"):
-        HeldOut(Tables(), share)
+        ValidationSplit(Tables(), share)
 
 
 def test_what_cannot_be_held_out_is_refused():
-    with pytest.raises(ValueError, match="Quadratic has no examples to hold out"):
-        HeldOut(Quadratic(), 0.1).load(0)
+    with pytest.raises(ValueError, match="nothing can be held out of Quadratic"):
+        ValidationSplit(Quadratic(), 0.1).load(0)
     with pytest.raises(ValueError, match="use a larger share"):
-        HeldOut(Tables(), 0.01).load(0)
+        ValidationSplit(Tables(), 0.01).load(0)
