@@ -10,6 +10,7 @@ import numpy as np
 from fl_lightning.cli import configs
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.names import names_given
+from fl_lightning.cli.waiting import loading
 
 if TYPE_CHECKING:
     from fl_lightning.figures.simulation import Curves, Plateau, Variant
@@ -88,6 +89,10 @@ def main(arguments: list[str]) -> int:
     if options.trust and options.algorithm is None:
         raise configs.ConfigError("--trust goes with --algorithm FILE: the shipped algorithms need nobody's package")
     seeds = parse_seeds(options.seeds)
+    if options.algorithm is not None:
+        names_given(options.algorithm)
+    with loading():
+        import fl_lightning.cli.parts  # noqa: F401  heavy: torch, lightning
     variants = make_variants(scenario, options.algorithm, options.trust)
     _draw(options.name, scenario, variants, seeds, rounds, Path(options.out))
     return 0
