@@ -39,10 +39,10 @@ class ValidationSplit(DataSource):
     def load(self, seed: int) -> TensorFederation | DatasetFederation:
         """Return the federation without what is held out, which takes the place of its test data."""
         federation = self.source.load(seed)
-        if not isinstance(federation, (TensorFederation, DatasetFederation)):
+        if type(federation) not in (TensorFederation, DatasetFederation):  # what others measure might be lost
             raise ValueError(
-                f"validation={self.share}: nothing can be held out of {type(self.source).__name__}, which is neither "
-                "in memory nor one data set for each client: leave it out"
+                f"validation={self.share}: nothing can be held out of {type(self.source).__name__}, whose federation "
+                f"is a {type(federation).__name__}: leave it out"
             )
         kept, held = zip(
             *(self._split(client, int(size), seed) for client, size in enumerate(federation.sizes)), strict=True
