@@ -12,9 +12,11 @@ from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.outcome import print_outcome
 from fl_lightning.cli.tuning import (
     Axis,
+    add_options,
     as_overrides,
     best,
     conclusions,
+    how_tuned,
     parse_grid,
     points,
     scores,
@@ -70,21 +72,7 @@ def make_parser() -> OneLineParser:
     parser.add_argument(
         "--out", help="folder of all runs (default: runs/compare_<data>, with the settings that all share)"
     )
-    parser.add_argument(
-        "--grid",
-        action="append",
-        default=[],
-        metavar="KEY=VALUES",
-        help="tune each algorithm first and report it at its own best: loop.lr=0.01,0.02,0.05, or for one of them "
-        "fedprox:loop.solver.proximal=0.1,1; several are combined",
-    )
-    parser.add_argument("--tuning-seeds", default="1000:1002", help="seeds of the tuning (default: 1000:1002)")
-    parser.add_argument(
-        "--validation-share",
-        type=float,
-        default=0.1,
-        help="share of the training data that is held out to tune on (default: 0.1)",
-    )
+    add_options(parser)
     parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
     parser.add_argument("--overwrite", action="store_true", help="start all runs anew and replace what is there")
     parser.add_trust()
@@ -124,7 +112,6 @@ def main(arguments: list[str]) -> int:
             failed = _execute(tried, tuning_folder, options.ray, num_jobs, threads, project).failures
             planned = _at_their_best(planned, tried, axes, folder)
         progress = _execute(planned, folder, options.ray, num_jobs, threads, project)
-    failed = [*failed, *progress.failures]
     if not options.no_report and progress.finished + progress.kept:
         from fl_lightning.cli import report
 
@@ -132,10 +119,8 @@ def main(arguments: list[str]) -> int:
     if progress.finished + progress.kept:
         print_outcome(folder)
     if tried:
-        share = f"{options.validation_share:.0%} of the training data, held out, under seeds {options.tuning_seeds}"
-        print(
-            f"Each algorithm is at its own best of {'; '.join(options.grid)}, tuned on {share}: {folder / 'tuning.csv'}"
-        )
+        print(how_tuned(options.grid, options.validation_share, options.tuning_seeds, folder))
+    failed = [*failed, *progress.failures]
     if not failed:
         return 0
     return 2 if all(event.known for event in failed) else 1

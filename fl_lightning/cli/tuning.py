@@ -3,6 +3,7 @@
 Imports nothing heavy.
 """
 
+import argparse
 import csv
 import io
 import itertools
@@ -37,6 +38,31 @@ class Score:
     mean: float  # of the monitored metric over the last fifth of the rounds and over seeds; NaN if a run failed
     maximised: bool = True
     name: str = ""  # of the metric
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the tuning."""
+    parser.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="KEY=VALUES",
+        help="tune each algorithm first and report it at its own best: loop.lr=0.01,0.02,0.05, or for one of them "
+        "fedprox:loop.solver.proximal=0.1,1; several are combined",
+    )
+    parser.add_argument("--tuning-seeds", default="1000:1002", help="seeds of the tuning (default: 1000:1002)")
+    parser.add_argument(
+        "--validation-share",
+        type=float,
+        default=0.1,
+        help="share of the training data that is held out to tune on (default: 0.1)",
+    )
+
+
+def how_tuned(grid: Sequence[str], share: float, seeds: str, folder: Path) -> str:
+    """Return how the settings of a comparison were found, to be said beside its results."""
+    where = f"{share:.0%} of the training data, held out, under seeds {seeds}"
+    return f"Each algorithm is at its own best of {'; '.join(grid)}, tuned on {where}: {folder / 'tuning.csv'}"
 
 
 def parse_grid(texts: Sequence[str]) -> list[Axis]:
