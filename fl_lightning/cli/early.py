@@ -183,7 +183,8 @@ class _Checker:
 
     def _unknown(self, key: str, option: bool = False) -> ConfigError:
         """Return what to say of a key that nothing has; one without its first word may be meant as well."""
-        meant = {name: name for name in self._keys} | {name: name for name in self._options}
+        tables = {name.rpartition(".")[0] for name in self._keys if "." in name}
+        meant = {name: name for name in (*self._keys, *tables, *self._options)}
         short = {name.rpartition(".")[2]: name for name in self._keys}
         found = nearest(key, meant) or nearest(key, short)
         hint = "" if found is None else f" (did you mean {'--' * option}{(short | meant)[found]}?)"

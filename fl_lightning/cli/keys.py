@@ -102,7 +102,7 @@ def _arguments(part: type) -> Iterator[_Given]:
     parser = ArgumentParser(exit_on_error=False, add_help=False)
     parser.add_class_arguments(part, "part", fail_untyped=False)
     for name, *rest in _actions(parser):
-        yield name.removeprefix("part."), *rest  # type: ignore[misc]
+        yield name.removeprefix("part."), *rest
 
 
 def _actions(parser: ArgumentParser) -> Iterator[_Given]:

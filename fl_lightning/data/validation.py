@@ -71,7 +71,7 @@ def _of_tensors(federation: TensorFederation, kept: tuple[IntVector, ...], held:
 
 def _of_datasets(federation: DatasetFederation, kept: tuple[IntVector, ...], held: tuple[IntVector, ...]) -> Any:
     pairs = list(zip(federation.datasets, kept, held, strict=True))
-    test = ConcatDataset([Subset(data, part.tolist()) for data, _, part in pairs if len(part)])
+    test: ConcatDataset[Any] = ConcatDataset([Subset(data, part.tolist()) for data, _, part in pairs if len(part)])
     made = DatasetFederation([Subset(data, part.tolist()) for data, part, _ in pairs], test, federation.collate)
     made.datamodule = federation.datamodule
     return made
