@@ -25,6 +25,9 @@ class Purpose(IntEnum):
     INITIAL_WEIGHTS = 7
     DATA = 8
     FORECAST = 9
+    PRIVACY_NOISE = 20
+    CHANNEL_NOISE = 21
+    ATTACK = 22
 
 
 def generator(seed: int, purpose: Purpose, round_index: int = 0) -> np.random.Generator:

@@ -14,7 +14,8 @@ import pytest
 
 from fl_lightning import aggregators, samplers
 from fl_lightning.aggregators import Aggregator
-from fl_lightning.samplers import Sampler
+from fl_lightning.samplers import Independent, Sampler
+from fl_lightning.uploads import Clip, GaussianMechanism, Upload
 from reference.quadratic_clients import System, measured_weights, predicted_weights, reported_weights
 
 TOLERANCE = 0.02
@@ -69,6 +70,7 @@ class Algorithm:
     copies: int = 160  # clients of each kind; fewer where each client is asked for its start or shift
     num_rounds: int = 320
     server_scale: float = 1.0  # small where clients drift apart and the prediction is a limit for small steps
+    uploads: Callable[[], list[Upload]] = list  # steps between client and aggregator
 
     def on(self, system: str) -> System:
         return replace(SYSTEMS[system], proximal=self.proximal, server_scale=self.server_scale)
@@ -130,6 +132,12 @@ def scaled_by_clients(w, q, a, gain):
     return w * gain / a * total(w * (1 - q) * a)
 
 
+def private(norm: float, noise_multiplier: float) -> list[Upload]:
+    step = GaussianMechanism(Clip(norm), noise_multiplier=noise_multiplier)
+    step.begin(Independent())
+    return [step]
+
+
 IMPORTANCE, UNIFORM, FULL = samplers.Importance, samplers.Uniform, samplers.FullParticipation
 FEDACS = samplers.HeterogeneityAware
 MEAN, NOVA, VARP = aggregators.AnonymousMean, aggregators.NormalizedMean, aggregators.LastKnownUpdates
@@ -181,6 +189,8 @@ ALGORITHMS = [
     Algorithm("variance-optimal with norms", lambda: samplers.VarianceOptimal(True), MEAN, scaled_by_clients),
     Algorithm("work-aware", samplers.WorkAware, MEAN, scaled_by_clients),
     Algorithm("DELTA made consistent", lambda: CONSISTENT(samplers.DiversityBased()), MEAN, scaled_by_clients),
+    Algorithm("DP-FedAvg, bound not met", IMPORTANCE, MEAN, fedavg, uploads=lambda: private(2.0, 0.05)),
+    Algorithm("DP-FedACS, bound not met", FEDACS, MEAN, fedacs, uploads=lambda: private(2.0, 0.05)),
 ]
 
 # What is wrong, with the Omega that it was meant to have.
@@ -203,7 +213,7 @@ SELECTIONS = [
 def error(algorithm: Algorithm, system: str, num_rounds: int, copies: int, seed: int = 0) -> float:
     """L1 distance of the measured from the predicted weights."""
     measured = measured_weights(
-        algorithm.on(system), algorithm.sampler(), algorithm.aggregator(), num_rounds, copies, seed
+        algorithm.on(system), algorithm.sampler(), algorithm.aggregator(), num_rounds, copies, seed, algorithm.uploads()
     )
     predicted = predicted_weights(algorithm.on(system), algorithm.omega, False, copies, num_rounds, seed)
     return float(np.abs(measured - predicted).sum())

@@ -6,7 +6,7 @@ objectives, the objective depends on the data and nothing can be said beforehand
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from fl_lightning.protocols import Channel
 from fl_lightning.samplers import Sampler, WithReplacement
 from fl_lightning.solvers import Solver
 from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.uploads import Uploads
 
 _MEMORY_FLOATS = 20_000_000  # for the made-up gradients
 _WORLD_ROUNDS, _WORLD_CLIENTS = 16, 200
@@ -34,6 +35,7 @@ class Algorithm:
     aggregator: Aggregator
     solver: Solver
     calibration: Calibration
+    uploads: Uploads = field(default_factory=Uploads)
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def planner(algorithm: Algorithm, system: System) -> Planner:
         aggregator=algorithm.aggregator,
         solver=algorithm.solver,
         calibration=algorithm.calibration,
+        uploads=algorithm.uploads,
         weights=system.weights,
         learning_rate=system.lr,
         steps_per_epoch=np.ones(len(system.weights), dtype=np.int64),
@@ -121,7 +124,8 @@ def dry_run(
     for index, conditions in enumerate(system.conditions[:num_rounds], start=1):
         probe = ImaginedProbe(gradients, plans.profiles(conditions), losses)
         plan = plans.plan(index, conditions, probe)
-        rounds.append(_typical(plan, probe, system.lr, _inclusion(parts.sampling, plan.cohort)))
+        inclusion = _inclusion(parts.sampling, plan.cohort)
+        rounds.append(_typical(plan, probe, system.lr, inclusion, parts.uploads.noise_variance(plan)))
         if learn:
             delivered = system.channel.configure_delivery(plan, seed=0)
             updates = _updates(np.flatnonzero(delivered), gradients, plan.profiles, losses)
@@ -131,7 +135,12 @@ def dry_run(
 
 
 def typical_rounds(algorithm: Algorithm, system: System) -> list[TypicalRound] | None:
-    """Return typical rounds of an algorithm; None where two made-up worlds lead to two objectives."""
+    """Return typical rounds of an algorithm; None where its objective depends on the data.
+
+    That is so where two made-up worlds lead to two objectives, and where the aggregator is not linear.
+    """
+    if not algorithm.aggregator.linear:
+        return None
     if not asks_or_learns(algorithm):
         return dry_run(algorithm, system)
     few = _excerpt(system, max(_WORLD_CLIENTS, 4 * algorithm.sampling.num_draws(len(system.weights))))
@@ -202,7 +211,7 @@ def _inclusion(sampling: Any, cohort: Cohort) -> Vector:
     return np.minimum(1.0, cohort.num_draws * cohort.probabilities)
 
 
-def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector) -> TypicalRound:
+def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector, noise: float) -> TypicalRound:
     profiles, cohort = plan.profiles, plan.cohort
     steps = profiles.num_steps.astype(np.float64)
     trained = sorted(probe.trained)
@@ -212,11 +221,14 @@ def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector
         failure_rates=profiles.failure_rates,
         accumulation=profiles.accumulation,
         probabilities=cohort.probabilities,
-        coefficients=plan.coefficients,
+        coefficients=plan.coefficients
+        if plan.expected.uploaded is None
+        else plan.coefficients * plan.expected.uploaded,
         scale=plan.learning_rate * plan.server_scale / lr,
         num_draws=cohort.num_draws,
         work=float(inclusion @ steps),
         questions=probe.num_steps - reused,
+        noise=noise,
     )
 
 

@@ -21,6 +21,12 @@ class Sampler(Remembers):
     calibration_scope: Scope = "round"
     run_length: int | None = None  # R, once a run has begun
 
+    @property
+    def looks_at_updates(self) -> bool:
+        """Whether p depends on what clients compute; by default so where it asks them or learns from uploads."""
+        kind = type(self)
+        return kind.prepare is not Sampler.prepare or kind.observe is not Sampler.observe
+
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return p, the expected share of each client among the draws, (M,), summing to 1."""
         raise NotImplementedError

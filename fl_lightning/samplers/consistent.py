@@ -46,6 +46,11 @@ class VarianceOptimal(Sampler):
         self.use_norms = use_norms
         self._heard = LastNorms()
 
+    @property
+    @override
+    def looks_at_updates(self) -> bool:
+        return self.use_norms
+
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         norms = self._heard.estimate(profiles.num_clients)
@@ -91,6 +96,11 @@ class Consistent(Sampler):
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler, self.calibration_scope = sampler, sampler.calibration_scope
+
+    @property
+    @override
+    def looks_at_updates(self) -> bool:
+        return self.sampler.looks_at_updates
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:

@@ -42,6 +42,12 @@ class HeterogeneityAware(Sampler):
         self._heard: Vector = np.empty(0)
         self._work: Vector = np.empty(0)  # sum of A over the deliveries
 
+    @property
+    @override
+    def looks_at_updates(self) -> bool:
+        """Arrivals and reported work are all that is learned."""
+        return False
+
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         if self.knowledge == "instant":
