@@ -251,7 +251,7 @@ class FederatedLoop:
         )
         self.planner.start()
         check_hidden_updates(self)
-        self._watchers = [*watching.watchers(self), *self.uploads.steps]
+        self._watchers = [*watching.watchers(self), *self.uploads.steps, self.aggregator]
 
     def load_client(self, client: int) -> ModelState:
         """Put a client's own model into the module and return it: the global one but for its local parameters."""

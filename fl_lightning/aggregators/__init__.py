@@ -22,6 +22,7 @@ from fl_lightning.aggregators.robust import (
 )
 from fl_lightning.aggregators.scaffold import ControlVariates
 from fl_lightning.aggregators.schemec import IncompleteWork
+from fl_lightning.aggregators.secure import SecureSum
 from fl_lightning.aggregators.server_optimizers import ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "ParticipationIntervals",
     "PostponedBroadcast",
     "RobustAggregator",
+    "SecureSum",
     "ServerAdam",
     "ServerMomentum",
     "ServerOptimizer",

@@ -78,7 +78,7 @@ class TrimmedMean(RobustAggregator):
 
 
 class Krum(RobustAggregator):
-    """Keeps the updates that have the nearest neighbours and takes their mean (Krum, multi-Krum, Blanchard et al. 2017).
+    """Takes the mean of the updates that have the nearest neighbours (Krum, multi-Krum, Blanchard et al. 2017).
 
     Distances are those of the updates per unit of work; each client counts once in them, and its weight in the mean.
 

@@ -9,6 +9,7 @@ from fl_lightning.data.cinic10 import CINIC10, load_cinic10
 from fl_lightning.data.digits import Digits
 from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
 from fl_lightning.data.figure import partition_figure
+from fl_lightning.data.flipped import FlippedLabels
 from fl_lightning.data.images import Images
 from fl_lightning.data.mnist import MNIST, load_mnist
 from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Shards
@@ -27,6 +28,7 @@ __all__ = [
     "DatasetFederation",
     "Digits",
     "Dirichlet",
+    "FlippedLabels",
     "FromDataModule",
     "GivenIndices",
     "Images",

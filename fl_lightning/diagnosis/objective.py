@@ -104,9 +104,9 @@ def diagnose(
         V = \sum_m \frac{\Omega_m^2}{p_m (1-q_m)} + \frac{\mathrm{E}\|\nu\|^2}{K (\sum_m p_m (1-q_m) c_m A_m)^2},
         \qquad C = \sum_m p_m T_m
 
-    with s the calibration, nu the noise of the uploads and, in V, the Omega of the single round: for a
-    consistent algorithm without noise V is :func:`fl_lightning.theory.variance_factor`. V times C is given relative to the least value that a consistent
-    algorithm can have, :math:`(\sum_m w_m \sqrt{T_m / (1-q_m)})^2`.
+    with s the calibration, nu the noise of the uploads and, in V, the Omega of the single round: for a consistent
+    algorithm without noise V is :func:`fl_lightning.theory.variance_factor`. V times C is given relative to the least
+    value that a consistent algorithm can have, :math:`(\sum_m w_m \sqrt{T_m / (1-q_m)})^2`.
 
     >>> w, t = np.array([0.5, 0.5]), np.array([1.0, 9.0])
     >>> clients = {"num_steps": t, "accumulation": t, "failure_rates": np.zeros(2), "coefficients": np.ones(2)}

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from typing_extensions import override
 
@@ -39,8 +40,6 @@ class Attack(Upload):
         last_round: They behave again after this round.
     """
 
-    memory = ("_attackers",)
-
     def __init__(
         self,
         kind: Kind = "sign_flip",
@@ -58,17 +57,10 @@ class Attack(Upload):
             raise ValueError(f"first_round={first_round}, last_round={last_round} must be rounds from 1 on, in order")
         self.kind, self.share, self.strength = kind, share, strength
         self.first_round, self.last_round = first_round, last_round
-        self._attackers: list[int] = []
-
-    @override
-    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        self._num_clients = num_clients
 
     @override
     def __call__(self, updates: Updates, plan: RoundPlan, seed: int) -> Updates:
-        if not self._attackers:
-            self._attackers = attackers(plan.profiles.num_clients, self.share, seed).tolist()
-        bad = np.isin(updates.clients, self._attackers)
+        bad = np.isin(updates.clients, attackers(plan.profiles.num_clients, self.share, seed))
         active = self.first_round <= plan.index and (self.last_round is None or plan.index <= self.last_round)
         if not active or not bad.any():
             return updates
@@ -79,7 +71,9 @@ class Attack(Upload):
         deltas[places] = rows[places]
         return replace(updates, deltas=deltas)
 
-    def _sent(self, rows: torch.Tensor, bad: np.ndarray, clients: IntVector, index: int, seed: int) -> torch.Tensor:
+    def _sent(
+        self, rows: torch.Tensor, bad: npt.NDArray[np.bool_], clients: IntVector, index: int, seed: int
+    ) -> torch.Tensor:
         """Return what each client would send as an attacker, per unit of work, (n, d)."""
         if self.kind == "sign_flip":
             return -self.strength * rows
@@ -101,7 +95,7 @@ def attackers(num_clients: int, share: float, seed: int) -> IntVector:
     """Return who attacks, ascending; the same under one seed for whatever attack.
 
     >>> attackers(10, 0.2, 0).tolist()
-    [4, 6]
+    [1, 9]
     """
     order = generator(seed, Purpose.ATTACK).permutation(num_clients)
     return np.sort(order[: round(share * num_clients)])
