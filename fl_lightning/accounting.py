@@ -10,6 +10,7 @@ from fl_lightning.theory import privacy
 from fl_lightning.types import Cohort, Vector
 
 _TOLERANCE = 1e-4  # of a noise multiplier, relative; on the safe side
+_TAIL = 1e-6  # of delta: so improbable are, in each round, the many draws of one client that are left to delta
 
 
 class Accountant(Remembers):
@@ -21,22 +22,28 @@ class Accountant(Remembers):
         delta: Of the guarantee.
     """
 
-    memory = ("spent",)
+    memory = ("spent", "num_rounds")
 
     def __init__(self, delta: float) -> None:
         if not 0 < delta < 1:
             raise ValueError(f"delta={delta} must be between 0 and 1: well below 1 over the number of clients")
         self.delta = delta
         self.spent: Vector = np.empty((0, len(privacy.ORDERS)))  # (M, orders)
+        self.num_rounds = 0
 
     def add(self, divergences: Vector) -> None:
         """Add a round, (M, orders)."""
         self.spent = self.spent + divergences if len(self.spent) else divergences
+        self.num_rounds += 1
 
     @property
     def epsilon(self) -> float:
         """Epsilon of the client about whom most was told."""
-        return worst_epsilon(self.spent, self.delta)
+        return worst_epsilon(self.spent, self.delta_after(self.num_rounds))
+
+    def delta_after(self, num_rounds: int) -> float:
+        """Return what is left of delta when the improbable draws of some rounds are taken off."""
+        return self.delta * max(1 - _TAIL * num_rounds, 0.5)
 
 
 def accounting_library() -> Any:
@@ -63,22 +70,24 @@ def worst_epsilon(spent: Vector, delta: float) -> float:
     return float(epsilon)
 
 
-def round_divergences(drawing: Any, cohort: Cohort, ratios: Vector, fixed: float = 0.0) -> Vector:
+def round_divergences(drawing: Any, cohort: Cohort, ratios: Vector, delta: float, fixed: float = 0.0) -> Vector:
     """Return the Rényi divergence of a round for each client, (M, orders).
 
     Where clients join independently of each other, at most once, and the sum is all that anybody sees, their own
     probability amplifies privacy: :func:`fl_lightning.theory.privacy.sampled_divergence` at rate K p. Else the draws
-    count as known: :func:`fl_lightning.theory.privacy.shown_divergence`.
+    count as known: :func:`fl_lightning.theory.privacy.shown_divergence`. There, so many draws of a client that their
+    probability is below a millionth of delta are left out, and this probability is taken off delta.
 
     Args:
         drawing: How the draws are made; has ``distribution``.
         cohort: p and K.
         ratios: Sensitivity of one draw of each client over the standard deviation of the noise, (M,).
+        delta: Of the guarantee.
         fixed: Squared ratio of what a drawn client tells besides.
     """
     counts = drawing.distribution(cohort.probabilities, cohort.num_draws)
     if not getattr(drawing, "independent", False):
-        return privacy.shown_divergence(counts, ratios, fixed=fixed)
+        return privacy.shown_divergence(without_tail(counts, _TAIL * delta), ratios, fixed=fixed)
     once = counts[:, 2:].sum(axis=1) == 0
     divergences = np.empty((len(ratios), len(privacy.ORDERS)))
     rates = counts[once, 1] if counts.shape[1] > 1 else np.zeros(int(once.sum()))
@@ -86,6 +95,17 @@ def round_divergences(drawing: Any, cohort: Cohort, ratios: Vector, fixed: float
     if not once.all():
         divergences[~once] = privacy.shown_divergence(counts[~once], ratios[~once], fixed=fixed)
     return divergences
+
+
+def without_tail(counts: Vector, probability: float) -> Vector:
+    """Return P(n = k) without the largest k, which together are at most so probable, (M, largest k + 1).
+
+    >>> without_tail(np.array([[0.9, 0.0999, 0.0001]]), 0.001).tolist()
+    [[0.9, 0.0999, 0.0]]
+    """
+    tails = counts[:, ::-1].cumsum(axis=1)[:, ::-1]  # P(n >= k)
+    kept = np.where(tails > probability, counts, 0.0)
+    return kept[:, : 1 + int(np.flatnonzero(kept.any(axis=0))[-1])]
 
 
 def noise_for(epsilon: float, delta: float, spent: Callable[[float], Vector]) -> float:

@@ -15,7 +15,7 @@ import pytest
 from fl_lightning import aggregators, samplers
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.samplers import Independent, Sampler
-from fl_lightning.uploads import Clip, GaussianMechanism, Upload
+from fl_lightning.uploads import Clip, GaussianMechanism, OverTheAir, Upload
 from reference.quadratic_clients import System, measured_weights, predicted_weights, reported_weights
 
 TOLERANCE = 0.02
@@ -115,6 +115,11 @@ def fedacs(w, q, a, gain):
     return w * gain / a / total(w / ((1 - q) * a))
 
 
+def fedacs_of_links(w, q, a, gain):
+    """Draws correct the links; tau of each round is the mean A of what arrives, which is that of all."""
+    return w * gain / a * total(w * a) / total(w / (1 - q))
+
+
 def fedacs_mean(w, q, a, gain):
     return w * (1 - q) * gain / ((1 - q) * a).mean(axis=0)
 
@@ -189,8 +194,10 @@ ALGORITHMS = [
     Algorithm("variance-optimal with norms", lambda: samplers.VarianceOptimal(True), MEAN, scaled_by_clients),
     Algorithm("work-aware", samplers.WorkAware, MEAN, scaled_by_clients),
     Algorithm("DELTA made consistent", lambda: CONSISTENT(samplers.DiversityBased()), MEAN, scaled_by_clients),
-    Algorithm("DP-FedAvg, bound not met", IMPORTANCE, MEAN, fedavg, uploads=lambda: private(2.0, 0.05)),
-    Algorithm("DP-FedACS, bound not met", FEDACS, MEAN, fedacs, uploads=lambda: private(2.0, 0.05)),
+    Algorithm("FedACS of the links, FedNova", lambda: FEDACS(corrects="links"), NOVA, fedacs_of_links),
+    Algorithm("DP-FedACS", lambda: FEDACS(corrects="links"), NOVA, fedacs_of_links, uploads=lambda: private(2.0, 0.5)),
+    Algorithm("DP-FedAvg", IMPORTANCE, MEAN, fedavg, uploads=lambda: private(2.0, 0.2)),
+    Algorithm("OTA-FedACS", FEDACS, MEAN, fedacs, uploads=lambda: [OverTheAir(10.0)]),
 ]
 
 # What is wrong, with the Omega that it was meant to have.

@@ -107,8 +107,9 @@ class GaussianMechanism(Upload):
         self._drawing = drawing
         plans, weight = forecast
         if self.multiplier is None and self.epsilon is not None:
+            delta = self.account.delta_after(round(weight * len(plans)))
             self.multiplier = noise_for(
-                self.epsilon, self.account.delta, lambda z: weight * sum(self._divergences(plan, z) for plan in plans)
+                self.epsilon, delta, lambda z: weight * sum(self._divergences(plan, z) for plan in plans)
             )
 
     def _divergences(self, plan: RoundPlan, multiplier: float) -> Vector:
@@ -121,7 +122,7 @@ class GaussianMechanism(Upload):
         units = self.clip.units(plan)
         ratios = units / (multiplier * _largest(units, cohort.probabilities))
         fixed = 0.0 if self.clip.quantile is None else (0.5 / self._count_deviation(plan)) ** 2
-        return round_divergences(self._drawing, cohort, ratios, fixed)
+        return round_divergences(self._drawing, cohort, ratios, self.account.delta, fixed)
 
     def _count_deviation(self, plan: RoundPlan) -> float:
         return max(3.0, plan.cohort.num_draws / 20) if self.count_noise is None else self.count_noise
@@ -172,7 +173,7 @@ class GaussianMechanism(Upload):
         index = result.plan.index + 1
         following = loop.planner.undrawn(loop.planner.profiles(loop.planner.conditions(index)), index)
         spent = self.account.spent + self._divergences(following, self.multiplier)
-        if privacy.epsilons(spent, self.account.delta).max() > self.epsilon * (1 + 1e-9):
+        if privacy.epsilons(spent, self.account.delta_after(index)).max() > self.epsilon * (1 + 1e-9):
             _LOG.warning("round %d would exceed epsilon=%g: the run ends here", index, self.epsilon)
             loop.should_stop = True
 

@@ -16,6 +16,8 @@ from fl_lightning.aggregators import (
     SecureSum,
     ServerMomentum,
 )
+from fl_lightning.callbacks.checkpoint import checkpoints
+from fl_lightning.checkpointing.storage import read_checkpoint
 from fl_lightning.cli.main import main
 from fl_lightning.samplers import DiversityBased, NormProportional
 from fl_lightning.secure import FixedPoint, Participant, recover, secure_sum, split
@@ -24,10 +26,11 @@ from fl_lightning.uploads import Clip, GaussianMechanism
 from systems import gaussian_federation, linear_module, small_loop
 
 
-def test_a_thousand_random_sums_with_random_drop_outs_are_exact():
+@pytest.mark.parametrize("num_trials", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_random_sums_with_random_drop_outs_are_exact(num_trials):
     rng = np.random.default_rng(0)
     failed = 0
-    for trial in range(1000):
+    for trial in range(num_trials):
         num_clients, bits = int(rng.integers(2, 7)), (32, 64)[trial % 2]
         clients = rng.choice(1000, num_clients, replace=False).tolist()
         threshold = int(rng.integers(2, num_clients + 1))
@@ -43,7 +46,7 @@ def test_a_thousand_random_sums_with_random_drop_outs_are_exact():
         plain = sum((ring.encode(vector) for vector in vectors.values()), np.zeros(4, dtype=ring.dtype))
         assert np.array_equal(view.total(), plain)
         assert np.abs(total - sum(vectors.values())).max() <= len(present) * ring.step / 2 + 1e-12
-    assert 50 < failed < 700
+    assert 0.05 < failed / num_trials < 0.7
 
 
 def test_the_servers_view_contains_no_single_update():
@@ -196,14 +199,12 @@ def test_a_missing_library_is_one_line_and_nothing_secret_is_left_behind(monkeyp
     assert main(["train", *arguments, "--run_dir", str(tmp_path / "run")]) == 0
     said = capsys.readouterr()
     assert "key" not in said.out + said.err
-    stored = torch.load(next((tmp_path / "run" / "checkpoints").glob("*.ckpt")), weights_only=True)
+    stored = read_checkpoint(checkpoints(tmp_path / "run" / "checkpoints")[-1][1])
     assert set(stored["loop"]["parts"]["aggregator"]) == {"num_failed", "weighting"}
     assert "failed_sums" in (tmp_path / "run" / "metrics.csv").read_text()
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["algorithm"] == "secaggfedacs"
     library.cache_clear()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "cryptography", None)
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
     assert main(["train", *arguments, "--run_dir", str(tmp_path / "other")]) == 2
     assert capsys.readouterr().err.strip().splitlines()[-1].endswith("pip install 'fl-lightning[privacy]'")
 

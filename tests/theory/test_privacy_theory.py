@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld, rdp
 
-from fl_lightning.accounting import noise_for, round_divergences, worst_epsilon
+from fl_lightning.accounting import noise_for, round_divergences, without_tail, worst_epsilon
 from fl_lightning.samplers import Independent, Systematic, WithoutReplacement, WithReplacement
 from fl_lightning.theory import privacy
 from fl_lightning.types import Cohort
@@ -32,7 +32,7 @@ def test_uniform_poisson_sampling_has_the_epsilon_of_the_library(rate, noise, ro
     event = PoissonSampledDpEvent(rate, GaussianDpEvent(noise))
     same_orders = rdp.RdpAccountant(privacy.ORDERS).compose(event, rounds)
     few = cohort(np.full(4, rate / 3), 3)  # four of the clients are as good as all
-    spent = rounds * round_divergences(Independent(), few, np.full(4, 1 / noise))
+    spent = rounds * round_divergences(Independent(), few, np.full(4, 1 / noise), delta)
     assert spent[0] == pytest.approx(same_orders.rdp, rel=1e-6)
     ours = worst_epsilon(spent, delta)
     assert ours == pytest.approx(same_orders.get_epsilon(delta), rel=1e-9)
@@ -77,7 +77,7 @@ def test_the_bound_is_never_below_the_exact_loss_of_a_toy_federation(drawing, ot
         )
         for rounds in (1, 3):
             lower = loss.self_compose(rounds).get_epsilon_for_delta(delta)
-            spent = rounds * round_divergences(drawing, cohort(p, num_draws), np.full(3, 1 / noise))
+            spent = rounds * round_divergences(drawing, cohort(p, num_draws), np.full(3, 1 / noise), delta)
             assert worst_epsilon(spent[:1], delta) >= lower > 0
             assert worst_epsilon(spent, delta) >= worst_epsilon(spent[:1], delta)
 
@@ -98,7 +98,7 @@ def test_a_bound_for_secret_draws_would_be_wrong_where_draws_depend_on_each_othe
         tables[1], tables[0], pessimistic_estimate=False, value_discretization_interval=1e-3
     )
     lower = loss.get_epsilon_for_delta(delta)
-    ours = worst_epsilon(round_divergences(WithoutReplacement(), cohort(p, 1), np.full(2, 1 / noise)), delta)
+    ours = worst_epsilon(round_divergences(WithoutReplacement(), cohort(p, 1), np.full(2, 1 / noise), delta), delta)
     assert ours >= lower
 
 
@@ -127,10 +127,22 @@ def test_noise_from_a_target_is_the_least_that_stays_within_it():
     group = cohort([0.1, 0.3, 0.6], 1)
 
     def spent(noise):
-        return 50 * round_divergences(Independent(), group, np.full(3, 1 / noise))
+        return 50 * round_divergences(Independent(), group, np.full(3, 1 / noise), 1e-3)
 
     noise = noise_for(2.0, 1e-3, spent)
     assert 1.99 < worst_epsilon(spent(noise), 1e-3) <= 2.0
     assert worst_epsilon(spent(noise * 0.99), 1e-3) > 2.0
     with pytest.raises(ValueError, match="out of reach"):
         noise_for(2.0, 1e-3, lambda noise: np.full((1, len(privacy.ORDERS)), 5.0))
+
+
+def test_draws_that_hardly_ever_happen_are_left_to_delta():
+    """Without this, draws with replacement would count as if a client could be all of them."""
+    many = cohort(np.full(1000, 1e-3), 50)
+    counts = WithReplacement().distribution(many.probabilities, 50)
+    spent = 100 * round_divergences(WithReplacement(), many, np.full(1000, 0.5), 1e-3)
+    assert worst_epsilon(spent, 1e-3) < 0.1 * worst_epsilon(
+        100 * privacy.shown_divergence(counts, np.full(1000, 0.5)), 1e-3
+    )
+    kept = without_tail(counts, 1e-9)
+    assert 0 < 1 - kept[0].sum() < 1e-9

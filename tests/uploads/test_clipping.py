@@ -36,7 +36,6 @@ def clipped_prediction(system, omega, norm, of):
 CASES = [
     ("spec-static", HeterogeneityAware, fedacs, "work", 0.7),
     ("spec-static", HeterogeneityAware, fedacs, "update", 6.0),
-    ("random-dynamic", HeterogeneityAware, fedacs, "work", 0.7),
     ("random-dynamic", HeterogeneityAware, fedacs, "update", 6.0),
     ("spec-static", Importance, fedavg, "update", 6.0),
 ]

@@ -227,3 +227,21 @@ def test_the_preset_is_made_of_these_parts():
     (step,) = algorithm("dpfedacs")["uploads"]
     assert isinstance(step, GaussianMechanism)
     assert (step.clip.of, step.epsilon) == ("work", 8.0)
+
+
+def test_draws_that_correct_links_alone_need_the_least_noise():
+    """At equal noise relative to the step, equally long updates tell least; FedACS's unequal ones tell much."""
+
+    def told(sampler, aggregator):
+        step = GaussianMechanism(Clip(1.0), noise_multiplier=4.0, delta=1e-2)
+        results = play(step, sampler=sampler, aggregator=aggregator, rounds=10)[1]
+        plans = [result.plan for result in results]
+        lengths = [step.clip.units(plan).max() / plan.expected.step_length for plan in plans]
+        assert max(result.metrics["chi2"] for result in results) < 1e-3 or step.clip.measured_factors().min() < 1
+        return results[-1].metrics["epsilon"], np.mean(lengths)
+
+    by_draws, by_both = (
+        told(HeterogeneityAware(), AnonymousMean()),
+        told(HeterogeneityAware(corrects="links"), NormalizedMean()),
+    )
+    assert by_both[1] < 0.5 * by_draws[1]  # relative noise at the same multiplier
