@@ -25,9 +25,14 @@ class Purpose(IntEnum):
     INITIAL_WEIGHTS = 7
     DATA = 8
     FORECAST = 9
-    PRIVACY_NOISE = 20
-    CHANNEL_NOISE = 21
-    ATTACK = 22
+    CLOCK = 20
+    AVAILABILITY = 21
+    COMPRESSION = 22
+    ARRIVALS = 23
+    HELD_OUT = 24
+    PRIVACY_NOISE = 30
+    CHANNEL_NOISE = 31
+    ATTACK = 32
 
 
 def generator(seed: int, purpose: Purpose, round_index: int = 0) -> np.random.Generator:

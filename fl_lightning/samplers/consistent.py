@@ -51,6 +51,11 @@ class VarianceOptimal(Sampler):
     def looks_at_updates(self) -> bool:
         return self.use_norms
 
+    @property
+    @override
+    def is_fixed(self) -> bool:
+        return not self.use_norms
+
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         norms = self._heard.estimate(profiles.num_clients)

@@ -4,7 +4,20 @@ from fl_lightning.uploads.attacks import Attack
 from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.chain import Uploads
 from fl_lightning.uploads.clipping import Clip
+from fl_lightning.uploads.compression import Compression, Quantized, RandomK, Signs, TopK
 from fl_lightning.uploads.gaussian import GaussianMechanism
 from fl_lightning.uploads.over_the_air import OverTheAir
 
-__all__ = ["Attack", "Clip", "GaussianMechanism", "OverTheAir", "Upload", "Uploads"]
+__all__ = [
+    "Attack",
+    "Clip",
+    "Compression",
+    "GaussianMechanism",
+    "OverTheAir",
+    "Quantized",
+    "RandomK",
+    "Signs",
+    "TopK",
+    "Upload",
+    "Uploads",
+]

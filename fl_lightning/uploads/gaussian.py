@@ -88,6 +88,8 @@ class GaussianMechanism(Upload):
         accounting_library()
         name = type(self).__name__
         check_unprotected(loop, name)
+        if loop.clock.take_first is not None:
+            raise ValueError(f"{name} has no bound where others decide who is in time: leave out loop.clock.take_first")
         later = loop.uploads.steps[loop.uploads.steps.index(self) + 1 :]
         for step in later:
             if not step.hides_updates:
@@ -184,18 +186,18 @@ def drawing_of(sampling: Any) -> Any:
     Raises:
         ValueError: If it does not: then nothing is known about a client's share in a round.
     """
-    sampler = getattr(sampling, "sampler", None)
-    given = getattr(sampling, "drawing", None)
-    own = None if sampler is None else sampler.drawing
-    if given is None and sampler is not None:
-        from fl_lightning.samplers import Sampler
+    from fl_lightning.samplers import Sampler
+    from fl_lightning.selection import Selection  # which imports the uploads by way of the planner
 
+    drawing: Any = sampling
+    if isinstance(sampling, Selection) and type(sampling).configure_cohort is Selection.configure_cohort:
+        sampler = sampling.sampler
         own = sampler.drawing if type(sampler).draw is Sampler.draw else sampler
-    drawing = own if given is None else given
+        drawing = own if sampling.drawing is None else sampling.drawing
     if not hasattr(drawing, "distribution"):
         raise ValueError(
-            f"{type(drawing or sampling).__name__} does not tell how often a client is drawn, so there is no "
-            "epsilon: use loop.sampling.drawing fl_lightning.samplers.Independent, WithReplacement or Systematic"
+            f"{type(drawing).__name__} does not tell how often a client is drawn, so there is no epsilon: use "
+            "loop.sampling.drawing fl_lightning.samplers.Independent, WithReplacement or Systematic"
         )
     return drawing
 

@@ -6,7 +6,7 @@ Omega_m F_m is the vector Omega itself. Real samplers, channels and aggregators 
 replaced by this closed form.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.samplers import Sampler
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Profiles, RoundResult, Updates
-from fl_lightning.uploads import Upload, Uploads
+from fl_lightning.uploads import Uploads
 from systems import made_plan
 
 Formula = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -122,7 +122,7 @@ def measured_weights(
     num_rounds: int,
     copies: int = 1,
     seed: int = 0,
-    uploads: Sequence[Upload] = (),
+    uploads: Uploads | None = None,
 ) -> np.ndarray:
     """Return the time average of the model, (kinds,).
 
@@ -133,8 +133,9 @@ def measured_weights(
     selection.start(lambda: system.profiles(256, copies, seed + 1000))
     model = torch.full((system.num_kinds,), 1 / system.num_kinds, dtype=torch.float64)
     aggregator.setup(len(targets), model)
-    steps = Uploads(uploads)
-    steps.setup(len(targets), model)
+    uploads = uploads or Uploads()
+    uploads.setup(len(targets), model)
+    held_back = any(getattr(step, "error_feedback", False) for step in uploads.steps)
     total, burn_in = torch.zeros_like(model), num_rounds // 3
     for index, profiles in enumerate(system.profiles(num_rounds, copies, seed), start=1):
         gains = torch.from_numpy(system.gain(profiles.num_steps))
@@ -148,7 +149,9 @@ def measured_weights(
         delivered = channel.configure_delivery(plan, seed)
         clients = aggregator.trains(plan, delivered)
         deltas = gains[torch.from_numpy(clients)][:, None] * _gradients(aggregator, clients, model, targets)
-        updates = steps(_updates(clients, deltas, profiles.num_steps), plan, seed)
+        updates = _updates(clients, deltas, profiles.num_steps)
+        if index > burn_in or not held_back:  # what is held back is in units of steps, which are longer before
+            updates = uploads(updates, plan, seed)
         model = aggregator(model, updates, delivered, plan)
         sampler.observe(RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0))
         if index > burn_in:

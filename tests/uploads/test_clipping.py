@@ -10,7 +10,7 @@ from test_omega_table import SYSTEMS, TOLERANCE, fedacs, fedavg
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.callbacks import SamplerSelection
 from fl_lightning.samplers import HeterogeneityAware, Importance, Independent, WorkAware
-from fl_lightning.uploads import Clip, GaussianMechanism
+from fl_lightning.uploads import Clip, GaussianMechanism, Uploads
 from fl_lightning.uploads.clipping import row_norms
 from reference.quadratic_clients import measured_weights
 from systems import gaussian_federation, linear_module, small_loop
@@ -45,7 +45,7 @@ CASES = [
 def test_the_objective_has_the_measured_factor(system, sampler, omega, of, norm):
     step = GaussianMechanism(Clip(norm, of=of), noise_multiplier=0.02)
     step.begin(Independent())
-    measured = measured_weights(FAST[system], sampler(), AnonymousMean(), ROUNDS, COPIES, uploads=[step])
+    measured = measured_weights(FAST[system], sampler(), AnonymousMean(), ROUNDS, COPIES, uploads=Uploads([step]))
     predicted = clipped_prediction(FAST[system], omega, norm, of)
     assert np.abs(measured - predicted).sum() < TOLERANCE
     # What the step measured of each client, on the contributions that were known beforehand.
@@ -60,7 +60,7 @@ def test_bounding_the_work_keeps_fedacs_consistent_where_bounding_the_update_doe
     system, distances = FAST["spec-static"], {}
     for of, norm in (("work", 0.7), ("update", 6.0)):
         clip = Clip(norm, of=of)
-        found = measured_weights(system, HeterogeneityAware(), AnonymousMean(), ROUNDS, COPIES, uploads=[clip])
+        found = measured_weights(system, HeterogeneityAware(), AnonymousMean(), ROUNDS, COPIES, uploads=Uploads([clip]))
         distances[of] = np.abs(found - system.weights).sum()
         assert (clip.measured_factors() < 0.9).mean() > 0.4  # both bounds are felt
     assert distances["work"] < 0.08

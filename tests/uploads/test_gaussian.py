@@ -14,9 +14,11 @@ from fl_lightning.aggregators import (
     NormalizedMean,
     ServerMomentum,
 )
+from fl_lightning.asynchronous import AsynchronousSelection
 from fl_lightning.callbacks import SamplerSelection
 from fl_lightning.checkpointing.snapshot import snapshot
 from fl_lightning.cli.main import main
+from fl_lightning.clock import Clock
 from fl_lightning.module import FederatedModule
 from fl_lightning.samplers import (
     ClusteredBySize,
@@ -162,6 +164,7 @@ def test_a_resumed_run_is_the_same_and_remembers_what_it_told(clip):
         ({"aggregator": NormalizedMean("received")}, "NormalizedMean needs each of them"),
         ({"sampler": DiversityBased()}, "DiversityBased draws by what clients compute"),
         ({"sampler": WorkAware(use_norms=True)}, "WorkAware draws by what clients compute"),
+        ({"clock": Clock(take_first=2)}, "leave out loop.clock.take_first"),
         ({"sampler": ClusteredBySize(), "drawing": None}, "ClusteredBySize does not tell how often a client is drawn"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -169,6 +172,15 @@ def test_a_resumed_run_is_the_same_and_remembers_what_it_told(clip):
 def test_what_has_no_sound_bound_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         play(GaussianMechanism(Clip(1.0), noise_multiplier=1.0), **settings)
+
+
+def test_uploads_that_do_not_wait_for_each_other_have_no_bound():
+    loop = small_loop(
+        sampling=AsynchronousSelection(Importance(), 3),
+        uploads=[GaussianMechanism(Clip(1.0), noise_multiplier=1.0)],
+    )
+    with pytest.raises(ValueError, match="AsynchronousSelection does not tell how often"):
+        loop.run(linear_module(), gaussian_federation())
 
 
 def test_running_means_are_refused_unless_they_stay_at_the_clients():
