@@ -6,6 +6,8 @@ from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator
 from fl_lightning.secure.fixed_point import Bits, FixedPoint
+from fl_lightning.secure.masking import library
+from fl_lightning.secure.protocol import secure_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 
 _LEAST = 2  # the sum of one update is that update
@@ -54,12 +56,9 @@ class SecureSum(Aggregator):
     def only_sums(self) -> bool:
         return True
 
-    @override
-    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        from fl_lightning.secure.masking import library
-
+    def on_federation_start(self, loop: object) -> None:
+        """Notice a missing library before anybody trains."""
         library()
-        self.weighting.setup(num_clients, weights)
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
@@ -67,8 +66,6 @@ class SecureSum(Aggregator):
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        from fl_lightning.secure.protocol import secure_sum
-
         clients, num_draws = plan.cohort.clients, plan.cohort.num_draws
         ring = FixedPoint(self.bound, max(1, len(clients)), self.bits)
         factors = delivered * plan.coefficients
