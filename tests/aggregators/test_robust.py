@@ -13,7 +13,9 @@ from fl_lightning.aggregators import (
     NormBound,
     TrimmedMean,
 )
-from fl_lightning.samplers import HeterogeneityAware
+from fl_lightning.callbacks import HeterogeneitySchedule
+from fl_lightning.data import TensorFederation
+from fl_lightning.samplers import HeterogeneityAware, Uniform
 from fl_lightning.uploads import Attack
 from reference.quadratic_clients import measured_weights
 from systems import gaussian_federation, linear_module, made_plan, random_profiles, small_loop
@@ -106,10 +108,18 @@ def test_the_measured_objective_of_a_centre_is_not_the_target(part, least):
 
 
 def accuracy(aggregator, attack):
-    uploads = [] if attack is None else [attack]
-    loop = small_loop(rounds=25, aggregator=aggregator, uploads=uploads, weights="uniform", lr=0.05)
+    """Return the accuracy on clients that are alike, so that a centre differs from the mean by attackers alone."""
+    made = gaussian_federation(num_clients=15, size=12)
+    mixed = np.random.default_rng(0).permutation(180).reshape(15, 12)
+    loop = small_loop(
+        Uniform(),
+        rounds=15,
+        aggregator=aggregator,
+        uploads=[] if attack is None else [attack],
+        schedule=HeterogeneitySchedule(num_steps=5, failure_rates=0.1),
+    )
     loop.sampling.clients_per_round = 15
-    history = loop.run(linear_module(), gaussian_federation(num_clients=15, size=12)).history
+    history = loop.run(linear_module(), TensorFederation(made.train, made.test, mixed)).history
     return float(np.mean(history.column("test_accuracy")[-5:]))
 
 
