@@ -24,6 +24,7 @@ from fl_lightning.aggregators.scaffold import ControlVariates
 from fl_lightning.aggregators.schemec import IncompleteWork
 from fl_lightning.aggregators.secure import SecureSum
 from fl_lightning.aggregators.server_optimizers import ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
+from fl_lightning.client_rows import RowStorage
 
 __all__ = [
     "AdaptiveControlVariates",
@@ -44,6 +45,7 @@ __all__ = [
     "ParticipationIntervals",
     "PostponedBroadcast",
     "RobustAggregator",
+    "RowStorage",
     "SecureSum",
     "ServerAdam",
     "ServerMomentum",
