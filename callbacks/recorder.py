@@ -159,8 +159,10 @@ class RunRecorder(Remembers, Callback):
             write_durably(self.run_dir / name, (json.dumps(self._summary(loop), indent=2) + "\n").encode())
 
     def _summary(self, loop: "FederatedLoop") -> dict[str, Any]:
+        rows = read_metrics(self.path)
         return {
-            **summarise(read_metrics(self.path), self.target_accuracy, loop.monitor, loop.mode),
+            **summarise(rows, self.target_accuracy, loop.monitor, loop.mode),
+            **{name: rows[-1][name] for name in ("epsilon", "delta") if rows and name in rows[-1]},
             **self.labels,
             "seed": loop.seed,
             **self._rejections(),

@@ -96,6 +96,11 @@ class LocalParts(Remembers):
         """Return a client's own model: the global one with the client's values in place of the global ones."""
         return ModelState(self.start(client, state.weights), self.start_buffers(client, state.buffers))
 
+    @property
+    def num_buffers(self) -> int:
+        """How many values of float buffers stay at the clients."""
+        return len(self._buffer_places)
+
     def trains(self, uploading: IntVector, drawn: IntVector) -> IntVector:
         """Return who trains: whose upload is used, and where something stays at the clients, all who were drawn."""
         return np.union1d(uploading, drawn) if self else uploading

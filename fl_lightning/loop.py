@@ -25,6 +25,7 @@ from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
+from fl_lightning.hidden import check_hidden_updates
 from fl_lightning.local_parts import LocalParts
 from fl_lightning.parts import Partition, check_part
 from fl_lightning.planning import Planner, target_weights
@@ -270,7 +271,8 @@ class FederatedLoop:
         sizes = message_sizes(self.state, self.local_parts.num_kept, self.aggregator, self.uploads)
         self.clock.setup(len(federation.sizes), self.seed, self.planner.raw_profiles, sizes)
         self.planner.start()
-        self._watchers = watching.watchers(self)
+        check_hidden_updates(self)
+        self._watchers = [*watching.watchers(self), *self.uploads.steps, self.aggregator]
 
     def load_client(self, client: int) -> ModelState:
         """Put a client's own model into the module and return it: the global one but for its local parameters."""

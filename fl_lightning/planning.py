@@ -124,6 +124,7 @@ class Planner:
             cohort.probabilities,
             self.aggregator.coefficients(profiles, cohort),
             self._factors(profiles, cohort, index),
+            self.uploads.measured_factors(),
         )
         rate = self.learning_rate if learning_rate is None else learning_rate
         return RoundPlan(index=index, expected=expected, cohort=cohort, learning_rate=rate)

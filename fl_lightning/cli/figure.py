@@ -187,7 +187,7 @@ def _variant_of(name: str, environment: Any, trusted: Sequence[str]) -> "Variant
 
 
 def _refuse_memory(variant: "Variant") -> None:
-    """Refuse what the simulation leaves out: an aggregator with memory, a sampler that asks clients or learns."""
+    """Refuse what the simulation leaves out: memory, steps between client and server, a sampler that asks or learns."""
     from fl_lightning.aggregators import Aggregator, AnonymousMean
     from fl_lightning.diagnosis import dry_run
 
@@ -198,6 +198,11 @@ def _refuse_memory(variant: "Variant") -> None:
         raise configs.ConfigError(
             f"{variant.label}: {kind.__name__} does more than weight what arrives, which the figure does not simulate: "
             "use compare --config toy.yaml"
+        )
+    if variant.algorithm.uploads.steps:
+        raise configs.ConfigError(
+            f"{variant.label}: {type(variant.algorithm.uploads.steps[0]).__name__} changes updates on their way, which "
+            "the figure does not simulate: use compare --config toy.yaml"
         )
     if not dry_run.asks_or_learns(variant.algorithm):
         return

@@ -44,6 +44,13 @@ class Entry:
         """Return the last evaluated value of each seed."""
         return {run.seed: _last(run.metrics.get(metric)) for run in self.runs}
 
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of a private run, the largest of all seeds; NaN where a run is not private."""
+        known = [run.summary.get("epsilon") for run in self.runs]
+        told = [float(value) for value in known if isinstance(value, int | float)]
+        return max(told) if len(told) == len(known) else math.nan
+
     def best(self, metric: str) -> dict[int, float]:
         """Return the best value of each seed."""
         choose = np.nanmax if is_maximised(metric, self.runs) else np.nanmin
@@ -117,6 +124,11 @@ class Comparison:
     def runs(self) -> list[Run]:
         """All runs."""
         return [run for entry in self.entries for run in entry.runs]
+
+    @property
+    def private(self) -> bool:
+        """Whether any algorithm has an epsilon."""
+        return any(not math.isnan(entry.epsilon) for entry in self.entries)
 
     @property
     def data(self) -> str:

@@ -77,6 +77,7 @@ _TEX = {
     "≥": r"$\geq$",
     "\\": r"\textbackslash{}",
     "Ω": r"$\Omega$",
+    "ε": r"$\varepsilon$",
 }
 
 
@@ -124,6 +125,7 @@ def final_table(comparison: Comparison) -> Table:
                 "" if own else interval,
                 "" if own else f"{wins} / {losses}",
                 "" if own else number(pair.sign_test, 2),
+                *([number(entry.epsilon, 2)] if comparison.private else []),
             )
         )
         records.append(
@@ -140,6 +142,7 @@ def final_table(comparison: Comparison) -> Table:
                 "seeds_below": losses,
                 "sign_test_p": pair.sign_test,
             }
+            | ({"epsilon": entry.epsilon} if comparison.private else {})
         )
     name = comparison.metric_name
     header = (
@@ -150,6 +153,7 @@ def final_table(comparison: Comparison) -> Table:
         "95 % interval",
         "above\u00a0/\u00a0below",
         "p",
+        *(["ε"] if comparison.private else []),
     )
     return Table(
         name="final",
@@ -168,6 +172,7 @@ def _final_note(comparison: Comparison) -> str:
         f"{better}Mean ± standard deviation over seeds, last round. Differences are paired by seed; the interval is "
         "Student's, for one comparison at a time, not corrected for their number; p is the exact two-sided sign test, "
         f"which with {len(comparison.seeds)} seeds cannot go below {min(1.0, smallest):.2g}."
+        + (f" ε: client-level differential privacy, largest of all seeds; {NEVER}: none." if comparison.private else "")
     )
 
 

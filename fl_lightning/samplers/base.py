@@ -28,6 +28,12 @@ class Sampler(Remembers):
         kind = type(self)
         return kind.prepare is Sampler.prepare and kind.observe is Sampler.observe
 
+    @property
+    def looks_at_updates(self) -> bool:
+        """Whether p depends on what clients compute; by default so where it asks them or learns from uploads."""
+        kind = type(self)
+        return kind.prepare is not Sampler.prepare or kind.observe is not Sampler.observe
+
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return p, the expected share of each client among the draws, (M,), summing to 1."""
         raise NotImplementedError

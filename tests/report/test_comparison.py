@@ -126,3 +126,19 @@ def test_runs_are_ranked_by_the_metric_that_they_monitored(tmp_path, monitor, mo
     assert (compared.metric, compared.maximised) == (monitor, mode == "max")
     assert compared.entries[0].name == best
     assert monitor.replace("_", " ") in page.page(compared)
+
+
+def test_private_runs_show_epsilon_beside_the_metric(tmp_path):
+    root = make_comparison(tmp_path)
+    assert "ε" not in page.page(comparison.compare(loading.load_all([root])[0]), ())
+    for seed, epsilon in enumerate((1.5, 2.5, 2.0)):
+        path = root / "fedacs" / f"seed_{seed}" / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"epsilon": epsilon, "delta": 1e-2}))
+    compared = comparison.compare(loading.load_all([root])[0])
+    table = tables.final_table(compared)
+    assert table.header[-1] == "ε"
+    assert {row[0]: row[-1] for row in table.rows} == {"fedacs": "2.50", "fedavg": "–", "scaffold": "–"}
+    assert {record["algorithm"]: record["epsilon"] for record in table.records}["fedacs"] == 2.5
+    assert ",epsilon\n" in table.to_csv()
+    assert r"$\varepsilon$" in table.to_latex()
+    assert "<th>ε</th>" in page.page(compared, ())
