@@ -171,13 +171,26 @@ class RunRecorder(Remembers, Callback):
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
 
-    def _client_table(self, num_rounds: int) -> bytes:
-        """Return one row for each client: its weight, its data, its mean conditions, and how it took part."""
+    @property
+    def class_accuracy(self) -> list[float]:
+        """Accuracy of each class when last evaluated; empty where there are no classes."""
+        return self._class_accuracy
+
+    def client_columns(self, num_rounds: int) -> dict[str, Any]:
+        """Return of each client its weight, its data, its mean conditions, and how it took part."""
         known = {name: values.numpy() for name, values in self._clients.items()}
         totals = {name: known[name] for name in ("expected_draws", "draws", "deliveries", "rejected")}
         means = {name: known[name] / max(1, num_rounds) for name in _SUMS if name not in totals}
-        columns = {"client": range(len(known["weight"])), "size": known["size"], "weight": known["weight"]}
-        columns |= means | totals
+        columns: dict[str, Any] = {
+            "client": range(len(known["weight"])),
+            "size": known["size"],
+            "weight": known["weight"],
+        }
+        return columns | means | totals
+
+    def _client_table(self, num_rounds: int) -> bytes:
+        """Return one row for each client."""
+        columns = self.client_columns(num_rounds)
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow(columns)

@@ -49,6 +49,7 @@ def _diagnose(options: argparse.Namespace, overrides: list[str], table: ClientTa
     from fl_lightning.cli import parts  # heavy: torch, lightning
     from fl_lightning.diagnosis.objective import recommend
     from fl_lightning.diagnosis.picture import diagnosis_figure
+    from fl_lightning.figures.style import save
 
     torch.set_num_threads(1)  # a handful of numbers: threads would only wait for each other
     console = Console(width=None if _is_terminal() else 150)
@@ -71,7 +72,7 @@ def _diagnose(options: argparse.Namespace, overrides: list[str], table: ClientTa
     mean = [
         np.mean([getattr(each, name) for each in system.conditions], axis=0) for name in ("num_steps", "failure_rates")
     ]
-    diagnosis_figure(found, mean[0], mean[1], recommended=choice.name).savefig(picture)
+    save(diagnosis_figure(found, mean[0], mean[1], recommended=choice.name), picture)
     console.print(f"picture: {picture}", highlight=False)
 
 
