@@ -21,7 +21,7 @@ def diagnosis_figure(
 ) -> "Figure":
     """Draw Omega (bars) against w (line) for each distinct objective; above them who the clients are.
 
-    Algorithms with the same objective share a panel. Blue bars are shares above what was asked for, orange ones below.
+    Algorithms with the same objective share a panel. Bars are green where as asked for, blue above it, orange below.
     Many clients are grouped by how much of them is heard.
 
     Args:
@@ -125,9 +125,9 @@ def _draw_clients(axes: "Axes", num_steps: Vector, failure_rates: Vector) -> Non
 def _draw_objective(axes: "Axes", weights: Vector, omega: Vector, top: float) -> None:
     clients = np.arange(len(weights))
     fair = np.abs(omega - weights) <= 0.02 * weights
-    colours = np.where(fair, MUTED, np.where(omega > weights, BLUE, ORANGE))
+    colours = np.where(fair, GREEN, np.where(omega > weights, BLUE, ORANGE))
     axes.bar(clients, omega, width=0.72, color=colours.tolist())
-    axes.step(np.r_[-0.5, clients + 0.5], np.r_[weights[:1], weights], where="pre", color=INK, linewidth=1.3)
+    axes.step(np.r_[-0.5, clients + 0.5], np.r_[weights[:1], weights], where="pre", color=INK, linewidth=1.6)
     axes.set_ylim(0, top)
     axes.set_xlim(-0.8, len(weights) - 0.2)
     axes.locator_params(axis="y", nbins=3)

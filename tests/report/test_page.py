@@ -222,6 +222,10 @@ def elements(browser, selector):
     return browser.find_elements("css selector", selector)
 
 
+def press(browser, selector):
+    browser.execute_script("arguments[0].click()", elements(browser, selector)[0])
+
+
 def visible(browser, selector):
     return [one for one in elements(browser, selector) if one.value_of_css_property("display") != "none"]
 
@@ -248,7 +252,7 @@ def test_browser_dims_all_but_the_hovered_one(browser):
     from selenium.webdriver import ActionChains
 
     chip = elements(browser, ".legend .chip[data-e='2']")[0]
-    elements(browser, "[data-show=all]")[0].click()
+    press(browser, "[data-show=all]")
     browser.execute_script("scrollTo({top: 0, behavior: 'instant'})")
     ActionChains(browser).move_to_element(chip).perform()
     opacities = {
@@ -275,12 +279,12 @@ def test_browser_hides_and_shows_on_click(browser):
 
 @pytest.mark.slow
 def test_browser_draws_few_at_first_and_all_on_demand(browser):
-    elements(browser, "[data-show=few]")[0].click()
-    assert len(visible(browser, "#curve-round path.line")) == 6
+    press(browser, "[data-show=few]")
+    assert len(visible(browser, "#curve-round path.line")) == 5  # FedACS is among the best
     places = sorted(label.location["y"] for label in visible(browser, "#curve-round .label"))
-    assert len(places) == 6
+    assert len(places) == 5
     assert min(np.diff(places)) >= 13
-    elements(browser, "[data-show=all]")[0].click()
+    press(browser, "[data-show=all]")
     assert len(visible(browser, "#curve-round path.line")) == 12
     assert len(visible(browser, "#final tr.r11 td")) == len(visible(browser, "#final tr.r0 td"))
 
@@ -294,9 +298,9 @@ def test_browser_smooths_and_goes_back(browser):
         heights = np.array([float(word.split()[1]) for word in re.findall(r"[\d.]+ [\d.]+", shape())])
         return np.abs(np.diff(heights, 2)).sum()
 
-    elements(browser, "[data-smooth='20']")[0].click()
+    press(browser, "[data-smooth='20']")
     smooth = roughness()
-    elements(browser, "[data-smooth='0']")[0].click()
+    press(browser, "[data-smooth='0']")
     assert smooth < 0.5 * roughness()
 
 
