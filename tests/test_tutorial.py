@@ -53,16 +53,14 @@ def test_the_stored_outputs_are_those_that_the_page_speaks_of():
     text = printed(nbformat.read(NOTEBOOK, as_version=4))
     assert "share of the slow half: 11% (asked for: 50%)" in text
     assert "share of the slow half: 50%" in text
-    fedavg, fedacs = (float(value) for value in re.findall(r"accuracy of the averaged model: (\S+)", text))
-    assert fedavg == pytest.approx(0.45, abs=0.005)
-    assert fedacs > fedavg + 0.2
+    assert re.findall(r"accuracy of the averaged model: (\S+)", text) == ["0.45", "0.80", "0.90"]
 
 
 def test_the_notebook_runs():
     pytest.importorskip("ipykernel")
     notebook = executed([("ROUNDS = 150", "ROUNDS = 4")])
     text = printed(notebook)
-    assert text.count("accuracy of each digit") == 2
+    assert text.count("accuracy of each digit") == 3
     assert re.search(r"FedACS: 0\.\d\d with [\d,]+ local steps in 4 rounds", text)
     assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", []))
 

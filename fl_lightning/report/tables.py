@@ -112,6 +112,7 @@ def final_table(comparison: Comparison) -> Table:
         "algorithm",
         f"final {name}",
         *(words for words, _ in _more_values(comparison)),
+        "best",
         f"− {comparison.reference.name}",
         "95 % interval",
         "above\u00a0/\u00a0below",
@@ -132,11 +133,10 @@ def _more_values(comparison: Comparison) -> list[tuple[str, Callable[[Entry], di
     """Return what stands beside the last round: its heading and the value of each seed of an algorithm."""
     metric, averaged = comparison.metric, comparison.averaged_metric
     columns: list[tuple[str, Callable[[Entry], dict[int, float]]]] = [
-        (comparison.late_words, lambda entry: entry.late(metric)),
-        ("best", lambda entry: entry.best(metric)),
+        (comparison.late_words, lambda entry: entry.late(metric))
     ]
     if any(averaged in run.metrics for run in comparison.runs):
-        columns.insert(1, ("averaged model", lambda entry: entry.final(averaged)))
+        columns.append(("averaged model", lambda entry: entry.final(averaged)))
     return columns
 
 
@@ -160,6 +160,7 @@ def _final_row(comparison: Comparison, entry: Entry) -> tuple[tuple[str, ...], d
         entry.name,
         plus_minus(final),
         *(plus_minus(spread(list(values(entry).values()))) for _, values in _more_values(comparison)),
+        number(spread(list(entry.best(metric).values())).mean),
         *([""] * len(against) if own else against),
     )
     record = {
@@ -185,8 +186,8 @@ def _final_note(comparison: Comparison) -> str:
     smallest = 2.0 ** (1 - len(comparison.seeds))
     better = "" if comparison.maximised else "Lower is better. "
     return (
-        f"{better}Mean ± standard deviation over seeds: last round, mean of the {comparison.late_words}, "
-        "best round. Differences of the last round are paired by seed; the interval is Student's, for one "
+        f"{better}Mean ± standard deviation over seeds: last round, mean of the {comparison.late_words}. "
+        "Differences of the last round are paired by seed; the interval is Student's, for one "
         "comparison at a time, not corrected for their number; p is the exact two-sided sign test, "
         f"which with {len(comparison.seeds)} seeds cannot go below {min(1.0, smallest):.2g}."
     )
