@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("fl_lightning")
 _SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
-_AXES = ("round", "local_steps", "computation_time", "synchronous_time")
+_AXES = ("round", "local_steps", "computation_time", "synchronous_time", "uplink_bytes")
 _COSTS = {f"{'rounds' if axis == 'round' else axis}_to_target": axis for axis in _AXES}
 _NOISE = 1e-12  # of a chi-square that is 0 but for rounding
 Connection = Literal["auto", "online", "offline"]

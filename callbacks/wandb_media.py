@@ -32,7 +32,7 @@ def media(loop: "FederatedLoop", pictures: bool) -> dict[str, Any]:
     import wandb
 
     accuracy, clients = recorder.class_accuracy, recorder.client_columns(loop.round_index)
-    found: dict[str, Any] = {"clients": _table(clients)}
+    found: dict[str, Any] = {"clients": _table({"client": range(len(clients["weight"])), **clients})}
     if accuracy:
         found["accuracy_of_classes"] = _table({"class": range(len(accuracy)), "accuracy": accuracy})
     counts = _label_counts(loop, len(accuracy))

@@ -10,12 +10,13 @@ from typing import Any
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.configs import ConfigError
 
-_AXES = ("round", "local_steps", "computation_time", "synchronous_time")
+_AXES = ("round", "local_steps", "computation_time", "synchronous_time", "uplink_bytes")
 _TO_TARGET = ("rounds_to_target", *(f"{axis}_to_target" for axis in _AXES[1:]))
 _ONLY_TRAINING = "JobType = 'train'"  # the run that holds the report page is none to compare
 _TEXTS = {
     "Accuracy": "Mean of the runs of each algorithm, with its standard deviation, smoothed; against rounds, local "
-    "steps, computation time (all clients together) and synchronous time (the slowest client of each round).",
+    "steps, computation time (all clients together), synchronous time (the slowest client of each round) and "
+    "bytes that were uploaded.",
     "To the target": "What it took to reach the target. A run that never reached it has `reached` = false and no bar: "
     "compare bars only where all runs have one.",
     "Objective": "chi-square is the distance of the objective that is optimised (Omega) from the one that was asked "

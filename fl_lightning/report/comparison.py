@@ -14,6 +14,12 @@ from fl_lightning.report.loading import Run
 from fl_lightning.report.statistics import Band, Cost, Paired, Spread, Vector
 
 AXES = {"round": "rounds", "local_steps": "local steps", "computation_time": "simulated computation time (s)"}
+COSTS = {
+    "local_steps": "local steps",
+    "computation_time": "computation (s)",
+    "synchronous_time": "time on the clock (s)",
+    "uplink_bytes": "bytes uploaded",
+}
 METRICS = {"test_accuracy": "test accuracy", "distance": "distance to the optimum", "test_loss": "test loss"}
 
 
@@ -46,7 +52,10 @@ class Entry:
 
     def late(self, metric: str) -> dict[int, float]:
         """Return the mean over the last fifth of the rounds of each seed: one round alone is a noisy measure."""
-        return {run.seed: _late(run, metric) for run in self.runs}
+        missing = np.array([math.nan])
+        return {
+            run.seed: statistics.late_mean(run.metrics["round"], run.metrics.get(metric, missing)) for run in self.runs
+        }
 
     def reached(self, target: float, axis: str) -> dict[int, float | None]:
         """Return what each seed had spent when it first reached the target; None for never."""
@@ -55,6 +64,14 @@ class Entry:
             position = statistics.first_crossing(run.metrics.get("test_accuracy", np.empty(0)), target)
             spent[run.seed] = None if position is None else float(run.metrics[axis][position])
         return spent
+
+    def at_cost(self, axis: str, metric: str, cost: float) -> dict[int, float]:
+        """Return the metric of each seed when it had spent this much, between evaluations on a line."""
+        return {
+            run.seed: statistics.at_cost(run.metrics[axis], run.metrics[metric], cost)
+            for run in self.runs
+            if axis in run.metrics and metric in run.metrics
+        }
 
     def band(self, axis: str, metric: str, num_points: int) -> Band:
         """Return a metric along an axis, over the seeds."""
@@ -129,7 +146,7 @@ class Comparison:
     @property
     def late_words(self) -> str:
         """The last fifth of the rounds in words."""
-        counts = {_num_late(run) for run in self.runs}
+        counts = {statistics.num_late(run.metrics["round"]) for run in self.runs}
         return f"last {counts.pop()} rounds" if len(counts) == 1 else "last fifth of rounds"
 
     def cost(self, entry: Entry, target: float, axis: str) -> Cost:
@@ -148,6 +165,24 @@ class Comparison:
 
         cheapest = min(self.entries, key=rank)
         return cheapest if rank(cheapest)[0] and not rank(self.reference)[0] else self.reference
+
+    @cached_property
+    def equal_costs(self) -> dict[str, float]:
+        """The most of each cost that every run has spent at an evaluation; only costs that all runs count."""
+        costs = {}
+        for axis in COSTS:
+            ends = [
+                run.metrics[axis][~np.isnan(run.metrics[self.metric])][-1] for run in self.runs if axis in run.metrics
+            ]
+            if len(ends) == len(self.runs) and 0 < min(ends) < math.inf:
+                costs[axis] = float(min(ends))
+        return costs
+
+    def at_equal_cost(self, entry: Entry, axis: str) -> tuple[Spread, Paired]:
+        """Return the metric where all have spent the same, and its paired differences to the reference."""
+        cost = self.equal_costs[axis]
+        own, other = (each.at_cost(axis, self.metric, cost) for each in (entry, self.reference))
+        return statistics.spread(list(own.values())), statistics.paired(own, other)
 
     @cached_property
     def differences(self) -> dict[str, dict[str, Any]]:
@@ -181,18 +216,6 @@ class Comparison:
 def _last(values: Vector | None) -> float:
     known = values[~np.isnan(values)] if values is not None else np.empty(0)
     return float(known[-1]) if len(known) else math.nan
-
-
-def _num_late(run: Run) -> int:
-    return max(1, math.ceil(0.2 * float(run.metrics["round"][-1]) - 1e-9))
-
-
-def _late(run: Run, metric: str) -> float:
-    rounds, values = run.metrics["round"], run.metrics.get(metric)
-    if values is None:
-        return math.nan
-    known = values[(rounds > rounds[-1] - _num_late(run)) & ~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
 
 
 def _text(value: Any) -> str:

@@ -135,6 +135,25 @@ def cost(values: Mapping[int, float | None], reference: Mapping[int, float | Non
     return Cost(mean=mean, reached=len(known), count=len(values), ratio=ratio)
 
 
+def num_late(rounds: Vector) -> int:
+    """Return how many rounds the last fifth of a run has, at least one.
+
+    >>> num_late(np.arange(1.0, 151.0)), num_late(np.array([1.0]))
+    (30, 1)
+    """
+    return max(1, math.ceil(0.2 * float(rounds[-1]) - 1e-9))
+
+
+def late_mean(rounds: Vector, values: Vector) -> float:
+    """Return the mean of what was measured in the last fifth of the rounds; NaN for nothing.
+
+    >>> late_mean(np.arange(1.0, 11.0), np.array([0.0] * 8 + [0.4, 0.6]))
+    0.5
+    """
+    known = values[(rounds > rounds[-1] - num_late(rounds)) & ~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
 def held(x: Vector, y: Vector, grid: Vector) -> Vector:
     """Return the last known value at each grid point, NaN before the first: a model is as good as when last evaluated.
 
@@ -143,6 +162,21 @@ def held(x: Vector, y: Vector, grid: Vector) -> Vector:
     """
     position = np.searchsorted(x, grid, side="right") - 1
     return np.where(position >= 0, y[np.maximum(position, 0)], np.nan)
+
+
+def at_cost(x: Vector, y: Vector, cost: float) -> float:
+    """Return the value at a cost, between two evaluations on the line through them; NaN where it was never spent.
+
+    Before the first evaluation it is the value of that one.
+
+    >>> at_cost(np.array([2.0, 4.0]), np.array([0.2, 0.4]), 3.0)
+    0.30000000000000004
+    """
+    known = ~np.isnan(y)
+    x, y = x[known], y[known]
+    if not len(x) or cost > x[-1]:
+        return math.nan
+    return float(np.interp(cost, x, y))
 
 
 def band(curves: Sequence[tuple[Vector, Vector]], num_points: int) -> Band:

@@ -20,6 +20,13 @@ class Sampler(Remembers):
     # rate calibrated in each round would depend on who was just selected, and the objective with it.
     calibration_scope: Scope = "round"
     run_length: int | None = None  # R, once a run has begun
+    asks_vectors = False  # whether what a client is asked is as long as the model; otherwise it is one number
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the draw depends on conditions, seed and round alone: nobody is asked and nothing is learned."""
+        kind = type(self)
+        return kind.prepare is Sampler.prepare and kind.observe is Sampler.observe
 
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return p, the expected share of each client among the draws, (M,), summing to 1."""

@@ -15,8 +15,9 @@ def test_workspace_has_the_panels_of_a_comparison():
     spec = json.loads(built._to_model().model_dump_json(by_alias=True))
     text = json.dumps(spec)
     accuracy = built.sections[0].panels
-    assert [panel.x for panel in accuracy[:4]] == ["round", "local_steps", "computation_time", "synchronous_time"]
-    assert all(panel.y == ["test_accuracy"] for panel in accuracy[:4])
+    axes = ["round", "local_steps", "computation_time", "synchronous_time", "uplink_bytes"]
+    assert [panel.x for panel in accuracy[:5]] == axes
+    assert all(panel.y == ["test_accuracy"] for panel in accuracy[:5])
     assert all((panel.groupby_rangefunc, panel.smoothing_factor) == ("stddev", 0.6) for panel in accuracy)
     for metric in ("chi2", "rounds_to_target", "synchronous_time_to_target", "num_delivered", "objective_picture"):
         assert metric in text
