@@ -65,7 +65,7 @@ class RoundProgress(Callback):
         self.close()
 
     def on_federation_pause(self, loop: "FederatedLoop") -> None:
-        """Close the bar of a run that goes on later."""
+        """Close the bar of a run that is resumed later."""
         self.close()
 
     def close(self) -> None:

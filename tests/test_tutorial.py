@@ -39,7 +39,9 @@ def executed(changes=()):
 
 
 def printed(notebook):
-    streams = [output for cell in notebook.cells for output in cell.get("outputs", []) if output.name == "stdout"]
+    streams = [
+        output for cell in notebook.cells for output in cell.get("outputs", []) if output.get("name") == "stdout"
+    ]
     return "".join(output["text"] for output in streams)
 
 
