@@ -28,7 +28,7 @@ ELSEWHERE = {
     "wandb sync": "needs an account",
     "tensorboard --logdir": "a server that runs until it is stopped",
 }
-NOT_OURS = {"--dry-run": "wandb sync", "--quick": "benchmarks"}  # options of other programs
+NOT_OURS = {"--dry-run": "wandb sync", "--index-url": "pip", "--quick": "benchmarks"}  # options of other programs
 BUNDLED = ("fl_lightning.data.Digits", "fl_lightning.data.Quadratic")  # data that needs no download
 SMALL = ["--loop.rounds", "1", "--logger", "none"]
 
