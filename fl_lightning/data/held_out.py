@@ -11,7 +11,7 @@ from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector
 
 _FEWEST = 5  # held-out examples; with fewer an accuracy says nothing
-_WHOLE = ("train", "order", "offsets")  # of a federation over tensors, whose other users would see what is held out
+_WHOLE = ("train", "order", "offsets", "tensors")  # through which what is held out could be seen
 
 
 class HeldOut:

@@ -29,6 +29,7 @@ _SECTIONS: tuple[tuple[_Maker, str, str], ...] = (
         "The objective really optimised",
         "Ω is the objective that is optimised, w the one that was asked for.",
     ),
+    (sections.fairness, "What clients get", "Whoever the objective neglects is served worse by the model."),
     (sections.participation, "Who took part", "The sampler's plan, who was drawn, whose upload arrived."),
     (sections.conditions, "The heterogeneity they met", "Local steps and failure probability of every client."),
 )
