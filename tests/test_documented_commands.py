@@ -30,7 +30,7 @@ ELSEWHERE = {
     "wandb sweep": "needs an account; tests/cli/test_tuning.py fills its commands in and runs them",
     "wandb agent": "needs an account; tests/cli/test_tuning.py fills its commands in and runs them",
 }
-NOT_OURS = {"--dry-run": "wandb sync", "--quick": "benchmarks"}  # options of other programs
+NOT_OURS = {"--dry-run": "wandb sync", "--index-url": "pip", "--quick": "benchmarks"}  # options of other programs
 BUNDLED = ("fl_lightning.data.Digits", "fl_lightning.data.Quadratic")  # data that needs no download
 SMALL = ["--loop.rounds", "1", "--logger", "none"]
 
