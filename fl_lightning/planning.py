@@ -12,7 +12,7 @@ from fl_lightning.number_files import KINDS, read_numbers
 from fl_lightning.protocols import Probe, Sampling, Schedule
 from fl_lightning.seeding import Purpose, forecast_round, generator
 from fl_lightning.solvers import Solver
-from fl_lightning.types import Conditions, Expectation, IntVector, Profiles, RoundPlan, Vector
+from fl_lightning.types import Conditions, Expectation, IntVector, Profiles, RoundPlan, Updates, Vector
 from fl_lightning.uploads import Uploads
 
 _FORECAST_ROUNDS, _FORECAST_VALUES = 256, 10_000_000
@@ -87,6 +87,20 @@ class Planner:
             failure_rates=conditions.failure_rates,
             accumulation=self.solver.accumulation(conditions.num_steps, rate),
         )
+
+    def reported(self, plan: RoundPlan, updates: Updates) -> RoundPlan:
+        """Return the plan of a round with the work that clients report where it is not what they were asked for.
+
+        Their T, A and c are those of what they did; p and the learning rate stay, which were decided before.
+        """
+        planned = plan.profiles.num_steps
+        if np.array_equal(updates.num_steps, planned[updates.clients]):
+            return plan
+        num_steps = planned.copy()
+        num_steps[updates.clients] = updates.num_steps
+        profiles = self.profiles(Conditions(num_steps, plan.profiles.failure_rates), plan.learning_rate)
+        coefficients = self.aggregator.coefficients(profiles, plan.cohort)
+        return replace(plan, expected=replace(plan.expected, profiles=profiles, coefficients=coefficients))
 
     def undrawn(self, profiles: Profiles, index: int = 0, learning_rate: float | None = None) -> RoundPlan:
         """Return the plan of a round before calibration and draw."""

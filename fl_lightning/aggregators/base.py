@@ -18,6 +18,8 @@ class Aggregator(Remembers):
     run needs.
     """
 
+    needs_lost_updates = False  # whether it uses the training of clients whose upload is lost
+
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for memory; ``weights`` are the initial ones."""
 

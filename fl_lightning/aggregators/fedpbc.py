@@ -26,6 +26,7 @@ class PostponedBroadcast(Aggregator):
     """
 
     memory = ("models", "synchronised")
+    needs_lost_updates = True
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:

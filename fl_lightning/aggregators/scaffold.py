@@ -34,6 +34,7 @@ class ControlVariates(Aggregator):
     def __init__(self, commit: Commit = "ack") -> None:
         one_of("commit", commit, Commit)
         self.commit = commit
+        self.needs_lost_updates = commit == "always"
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
