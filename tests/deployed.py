@@ -12,7 +12,7 @@ from fl_lightning.flower.engine import Limits
 from fl_lightning.flower.server_app import Options, prepare
 from in_process_grid import InProcessGrid
 
-NUM_CLIENTS, ROUNDS = 8, 4
+NUM_CLIENTS, ROUNDS = 10, 4
 OBSERVED = {
     "channel": {"class_path": "fl_lightning.callbacks.Observed"},
     "schedule": {"class_path": "fl_lightning.callbacks.ObservedConditions", "init_args": {"num_steps": 5}},
@@ -56,7 +56,7 @@ def deployed(
 ) -> building.Run:
     """Make a config ready to run on the nodes of a grid."""
     limits = {"timeout": 5.0} | limits
-    run = prepare(grid, merged, Options(name="deployed", num_clients=NUM_CLIENTS, limits=Limits(**limits)))
+    run = prepare(grid, merged, Options(name="deployed", num_clients=NUM_CLIENTS, limits=Limits(**limits), start_timeout=5.0))
     if sleep is not None:
         run.loop.engine._sleep = sleep
     return run

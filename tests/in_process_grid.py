@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 
 from fl_lightning.flower.client_app import app
 
@@ -18,6 +19,7 @@ class InProcessGrid(Grid):
         self.nodes = {1000 + number: config for number, config in enumerate(node_configs)}
         self.answer: dict[int, Callable[[Message, Context], Message]] = {}
         self.lose, self.sent = lose, {}
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as a server process has it
         self.offline: set[int] = set()
 
     def set_run(self, run):

@@ -40,6 +40,8 @@ def packed(values: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
+    if not tensor.numel():
+        return np.empty(0, dtype=np.uint8)  # of which torch makes no other type
     return tensor.detach().cpu().contiguous().view(torch.uint8).numpy()
 
 
@@ -80,6 +82,8 @@ def tensor(message: Message, name: str, like: torch.Tensor) -> torch.Tensor:
         raise BadMessageError(f"{name} cannot be read: {error}") from None
     if numbers.dtype != np.uint8 or numbers.shape != (wanted,):
         raise BadMessageError(f"{name} has shape {numbers.shape} instead of {(wanted,)}")
+    if not wanted:
+        return torch.empty_like(like)
     return torch.from_numpy(numbers.copy()).view(like.dtype).reshape(like.shape).to(like.device)
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ def parser() -> ArgumentParser:
     return made
 
 
+@lru_cache(maxsize=16)
 def read_task(text: str, trusted: tuple[str, ...]) -> Work:
     """Return a task that a server sent.
 

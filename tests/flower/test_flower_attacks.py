@@ -1,0 +1,230 @@
+"""A server that asks for more than a node allows, and clients that send nonsense."""
+
+import json
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Message
+
+from deployed import OBSERVED, config, deployed, made_grid, node_file, weights
+from fl_lightning.cli.configs import ConfigError
+from fl_lightning.flower.client_app import app
+from fl_lightning.flower.node import read_node
+from fl_lightning.flower.records import TRAIN, packed
+from fl_lightning.flower.task import Task, read_task
+
+EVIL = 1003  # the node of client 6
+
+
+def altered(change):
+    """A client whose replies to tasks are changed."""
+
+    def answer(message, context):
+        reply = app(message, context)
+        return change(message, reply) if message.metadata.message_type == TRAIN else reply
+
+    return answer
+
+
+def with_values(**values):
+    def change(message, reply):
+        for name, value in values.items():
+            reply.content["values"][name] = value
+        return reply
+
+    return change
+
+
+def with_array(name, array):
+    def change(message, reply):
+        reply.content["arrays"][name] = array if isinstance(array, Array) else Array(array)
+        return reply
+
+    return change
+
+
+def nan_delta(message, reply):
+    length = reply.content["arrays"]["delta"].shape[0] // 4
+    numbers = np.full(length, np.nan, dtype=np.float32)
+    reply.content["arrays"]["delta"] = Array(numbers.view(np.uint8))
+    return reply
+
+
+LIES = {
+    "steps beyond the limit": with_values(num_steps=51),
+    "no steps": with_values(num_steps=0),
+    "negative steps": with_values(num_steps=-3),
+    "steps of another type": with_values(num_steps=3.0),
+    "another client": with_values(client=2),
+    "no loss": with_values(loss="low"),
+    "numbers that are not finite": nan_delta,
+    "a shorter array": with_array("delta", np.zeros(8, dtype=np.uint8)),
+    "a huge array": with_array("delta", np.zeros(50_000_000, dtype=np.uint8)),
+    "another type": with_array("delta", np.zeros(4810, dtype=np.float32)),
+    "a false shape": with_array(
+        "delta", Array(dtype="uint8", shape=(4810 * 4,), stype="numpy.ndarray", data=b"\x93NUMPY nonsense")
+    ),
+    "pickled code": with_array(
+        "delta", Array(dtype="uint8", shape=(4810 * 4,), stype="pickle", data=b"cos\nsystem\n(S'true'\ntR.")
+    ),
+    "no arrays": lambda message, reply: Message(packed({"client": 6, "num_steps": 5, "loss": 0.0}), reply_to=message),
+    "arrays of other names": lambda message, reply: Message(
+        packed({"client": 6, "num_steps": 5, "loss": 0.0}, {"mine": torch.zeros(3)}), reply_to=message
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def without_client_6(tmp_path_factory):
+    """Two rounds in which the node of client 6 is never heard."""
+    folder = tmp_path_factory.mktemp("without")
+    merged = config("full", folder / "run", rounds=2, **OBSERVED)
+    grid = made_grid(merged, folder)
+    grid.lose = lambda message: message.metadata.message_type == TRAIN and message.metadata.dst_node_id == EVIL
+    run = deployed(grid, merged, timeout=0.02, max_steps=50)
+    run.execute()
+    return weights(run)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_nonsense_counts_as_lost(lie, without_client_6, tmp_path, caplog):
+    merged = config("full", tmp_path / "run", rounds=2, **OBSERVED)
+    grid = made_grid(merged, tmp_path)
+    grid.answer[EVIL] = altered(LIES[lie])
+    run = deployed(grid, merged, max_steps=50)
+    run.execute()
+    assert torch.equal(weights(run), without_client_6)
+    assert "client 6" in caplog.text
+    rows = (tmp_path / "run" / "deliveries.csv").read_text().splitlines()
+    assert [row for row in rows if row.startswith("1,0,6,")][0].startswith("1,0,6,0,")
+
+
+def test_steps_must_be_those_asked_for_unless_clients_decide(tmp_path):
+    merged = config("full", tmp_path / "run", rounds=1, **OBSERVED)
+    run = deployed(made_grid(merged, tmp_path, steps=7), merged)
+    run.execute()
+    assert run.loop.record.history[0]["num_delivered"] == 0
+
+
+def task_of(merged, **changes):
+    task = json.loads(Task(merged | {"fabric": {}}).text(3))
+    for path, value in changes.items():
+        *above, name = path.split("__")
+        place = task
+        for key in above:
+            place = place[key]
+        place[name] = value
+    return json.dumps(task)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model": {"class_path": "os.system", "init_args": {"command": "true"}}}, "os.system"),
+        ({"model": {"class_path": "stranger.Module"}}, "stranger"),
+        ({"model__init_args__network": {"class_path": "subprocess.Popen"}}, "subprocess"),
+        ({"loop__solver": {"class_path": "stranger.Solver"}}, "stranger"),
+        ({"model": "/etc/passwd"}, "path|table"),
+        ({"model__init_args__network": "/etc/passwd"}, "path"),
+        ({"model__init_args__network": "pyproject.toml"}, "path"),
+        ({"loop__solver": "../secret.yaml"}, "path"),
+        ({"loop__weights": "w.csv"}, "path|weights"),
+        ({"data": {"class_path": "fl_lightning.data.CIFAR10", "init_args": {"root": "."}}}, "data"),
+        ({"loop__callbacks": [{"class_path": "fl_lightning.callbacks.RunRecorder"}]}, "callbacks"),
+        ({"engine": {"threads": 512}}, "engine"),
+        ({"precision": "transformer-engine"}, "precision"),
+        ({"num_draws": "many"}, "num_draws"),
+    ],
+)
+def test_a_server_names_nothing_that_the_node_does_not_allow(changes, named, tmp_path):
+    with pytest.raises(ConfigError, match=named):
+        read_task(task_of(config("fedavg", tmp_path), **changes), ())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 50_000, '"' + "a" * 200_000 + '"'])
+def test_a_task_that_is_none_is_refused(text):
+    with pytest.raises(ConfigError, match="the server sends a task"):
+        read_task(text, ())
+
+
+def answered(merged, folder, message_change, **node):
+    """The error with which a node answers a message."""
+    grid = made_grid(merged, folder, **node)
+    run = deployed(grid, merged)
+    sent = []
+    grid.answer = {number: lambda message, context: sent.append(message) or app(message, context) for number in grid.nodes}
+    next(iter(run.loop.iterate(run.module, run.data.load(0))))
+    message = next(each for each in sent if each.metadata.message_type == TRAIN)
+    message_change(message)
+    return grid.answer and app(message, made_context(grid, message))
+
+
+def made_context(grid, message):
+    from flwr.app import Context, RecordDict
+
+    node = message.metadata.dst_node_id
+    return Context(1, node, grid.nodes[node], RecordDict(), {"config": "/etc/passwd", "trust": "stranger"})
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"num_steps": 1001}, "makes 1..1000"),
+        ({"num_steps": 0}, "makes 1..1000"),
+        ({"lr": float("nan")}, "learning rate"),
+        ({"round": -1}, "round -1"),
+        ({"client": 1 << 40}, "not the one"),
+        ({"task": "{}"}, "task"),
+    ],
+)
+def test_a_node_keeps_to_its_own_limits(change, named, tmp_path):
+    merged = config("fedavg", tmp_path / "run", rounds=1)
+    reply = answered(merged, tmp_path, lambda message: message.content["values"].update(change), max_steps=1000)
+    assert named in reply.error.reason
+
+
+def test_wrong_weights_are_refused_by_a_node(tmp_path):
+    merged = config("fedavg", tmp_path / "run", rounds=1)
+
+    def change(message):
+        message.content["arrays"] = ArrayRecord({"weights": Array(np.zeros(3, dtype=np.uint8))})
+
+    assert "weights" in answered(merged, tmp_path, change).error.reason
+
+
+def test_the_server_learns_nothing_of_an_error_on_a_node(tmp_path, monkeypatch):
+    merged = config("fedavg", tmp_path / "run", rounds=1)
+
+    def fail(self, message):
+        raise RuntimeError("the patient is called Smith")
+
+    monkeypatch.setattr("fl_lightning.flower.client_app.LocalTraining.train", fail)
+    reply = answered(merged, tmp_path, lambda message: None)
+    assert reply.error.reason == "failed with RuntimeError, see the node's log"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({}, "no config"),
+        ({"client": "3"}, "client='3'"),
+        ({"client": -1}, "client=-1"),
+        ({"client": 10}, "client=10 is not among the 10 clients"),
+    ],
+)
+def test_a_node_without_sense_is_refused(given, named, tmp_path):
+    path = node_file(config("fedavg", tmp_path), tmp_path)
+    given = given | ({"config": str(path)} if given else {})
+    with pytest.raises(ValueError, match=named):
+        read_node(given).data()
+
+
+@pytest.mark.parametrize("node", [{"steps": 0}, {"max_steps": "many"}, {"trust": "all"}, {"gpu": 1}, {"threads": True}])
+def test_a_nodes_own_settings_are_checked(node, tmp_path):
+    path = node_file(config("fedavg", tmp_path), tmp_path, **node)
+    with pytest.raises(ConfigError, match=next(iter(node))):
+        read_node({"config": str(path), "client": 1})
