@@ -12,8 +12,8 @@ from lightning.pytorch import LightningModule
 from fl_lightning import watching
 from fl_lightning.aggregators import Aggregator, AnonymousMean
 from fl_lightning.aggregators.buffers import mixed_buffers
-from fl_lightning.averaging import Averaging, ExponentialAverage
 from fl_lightning.arrivals import without_absent
+from fl_lightning.averaging import Averaging, ExponentialAverage
 from fl_lightning.calibration import Calibration
 from fl_lightning.checkpointing.snapshot import restore
 from fl_lightning.data.given import as_federation

@@ -51,12 +51,12 @@ def made_grid(merged: dict, folder: Path, **node) -> InProcessGrid:
     return InProcessGrid({"config": str(path), "client": client} for client in reversed(range(NUM_CLIENTS)))
 
 
-def deployed(
-    grid: InProcessGrid, merged: dict, sleep: Callable[[float], None] | None = None, **limits
-) -> building.Run:
+def deployed(grid: InProcessGrid, merged: dict, sleep: Callable[[float], None] | None = None, **limits) -> building.Run:
     """Make a config ready to run on the nodes of a grid."""
     limits = {"timeout": 5.0} | limits
-    run = prepare(grid, merged, Options(name="deployed", num_clients=NUM_CLIENTS, limits=Limits(**limits), start_timeout=5.0))
+    run = prepare(
+        grid, merged, Options(name="deployed", num_clients=NUM_CLIENTS, limits=Limits(**limits), start_timeout=5.0)
+    )
     if sleep is not None:
         run.loop.engine._sleep = sleep
     return run

@@ -99,4 +99,6 @@ def _refuse_foreign(out: Path) -> None:
     file = out / _FILES[0]
     ours = file.is_file() and file.read_text(encoding="utf-8", errors="replace").startswith(_MARK)
     if there and not ours:
-        raise ConfigError(f"--out {out} has {', '.join(there[:3])}, but not from fl-lightning deploy: give a new folder")
+        raise ConfigError(
+            f"--out {out} has {', '.join(there[:3])}, but not from fl-lightning deploy: give a new folder"
+        )

@@ -27,7 +27,9 @@ def make_parser() -> OneLineParser:
     parser.add_argument(
         "--port", type=int, default=0, help="of this node, for its own processes alone (default: a free one)"
     )
-    parser.add_argument("--root_certificates", metavar="FILE", help="of the authority that the server's certificate is of")
+    parser.add_argument(
+        "--root_certificates", metavar="FILE", help="of the authority that the server's certificate is of"
+    )
     parser.add_argument("--insecure", action="store_true", help="talk without TLS, for tests on one machine")
     parser.add_argument("--private_key", metavar="FILE", help="ECDSA key by which the server knows this node")
     parser.add_argument(

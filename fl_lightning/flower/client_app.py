@@ -59,7 +59,9 @@ class LocalTraining:
         client, asked = self.node.client, records.value(message, "num_steps", int)
         num_steps = self.node.steps or asked
         if not 1 <= num_steps <= self.node.max_steps:
-            raise ConfigError(f"the server asks for {num_steps} local steps, but this node makes 1..{self.node.max_steps}")
+            raise ConfigError(
+                f"the server asks for {num_steps} local steps, but this node makes 1..{self.node.max_steps}"
+            )
         lr = records.value(message, "lr", float)
         if not 0 < lr < float("inf"):
             raise ConfigError(f"the server sets a learning rate of {lr}")

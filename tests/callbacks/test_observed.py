@@ -49,7 +49,9 @@ def result_of(plan, arrived):
     delivered = np.where(arrived, plan.cohort.counts, 0)
     clients = np.flatnonzero(delivered)
     none = torch.empty(len(clients), 0)
-    updates = Updates(clients=clients, deltas=none, buffers=none, num_steps=STEPS[clients], losses=np.zeros(len(clients)))
+    updates = Updates(
+        clients=clients, deltas=none, buffers=none, num_steps=STEPS[clients], losses=np.zeros(len(clients))
+    )
     return RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0)
 
 
