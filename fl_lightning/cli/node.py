@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
         raise ImportError("flwr is not installed: pip install 'fl-lightning[flower]' (Python 3.11 or newer)") from None
     if not options.stock and not found.startswith(_KNOWN):
         raise ImportError(
-            f"flwr {found} is installed, but nodes were tried with {' and '.join(f'{each}x' for each in _KNOWN)}: install "
+            f"flwr {found} is installed, but nodes were tried with {', '.join(f'{each}x' for each in _KNOWN)}: install "
             "one of these, or use --stock, which lets the server's app run its own code here"
         )
     files = configs.resolve(options.data)

@@ -170,17 +170,28 @@ class FlowerEngine(Remembers):
                 )
             else:
                 self._tell(client, f"round {round_index}: client {client} has no node: its uploads are lost")
-        replies: dict[int, Reply] = {}
-        for client, message in self._received(reachable, messages).items():
-            try:
-                reply = read_reply(message, client, likes)
-                check(reply)
-                replies[client] = reply
-            except BadMessageError as problem:
-                self._tell(client, f"round {round_index}: client {client} {problem}: its uploads are lost")
+        received = self._received(reachable, messages)
+        replies = {client: self._checked(round_index, client, each, likes, check) for client, each in received.items()}
         found = [replies.get(client) for client in clients.tolist()]
         self._note(round_index, clients, found)
         return found
+
+    def _checked(
+        self,
+        round_index: int,
+        client: int,
+        message: Message,
+        likes: Mapping[str, torch.Tensor],
+        check: Callable[[Reply], None],
+    ) -> Reply | None:
+        """Return a reply that can be believed."""
+        try:
+            reply = read_reply(message, client, likes)
+            check(reply)
+        except BadMessageError as problem:
+            self._tell(client, f"round {round_index}: client {client} {problem}: its uploads are lost")
+            return None
+        return reply
 
     def _received(self, clients: list[int], messages: list[Message]) -> dict[int, Message]:
         """Send messages and return what comes back in time, by client."""

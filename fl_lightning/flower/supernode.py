@@ -1,4 +1,4 @@
-"""A node: a SuperNode, and beside it the process that answers for it; each ends with the other. Imports nothing heavy."""
+"""A node: a SuperNode, and the process that answers for it; each ends with the other. Imports nothing heavy."""
 
 import argparse
 import os
@@ -82,9 +82,8 @@ def _end(processes: list["subprocess.Popen[bytes]"]) -> None:
         if process.poll() is None:
             process.terminate()
     deadline = time.monotonic() + _STOP_SECONDS
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(_LOOK_SECONDS)
     for process in processes:
-        try:
-            process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # which does nothing to one that has ended
+        process.wait()

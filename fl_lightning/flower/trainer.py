@@ -1,8 +1,8 @@
 """The process that trains for a SuperNode: everything is imported and loaded once, each message gets a fork of it.
 
-Flower starts a new process for each message, which imports torch and Lightning anew, and runs the code that the server's
-app brings along. Here only this package's own client app runs, whatever the app holds. That takes replacing three
-functions of Flower that are not public, so it is done for the versions it was tried with.
+Flower starts a new process for each message, which imports torch and Lightning anew, and runs the code that the
+server's app brings along. Here only this package's own client app runs, whatever the app holds. That takes replacing
+three functions of Flower that are not public, so it is done for the versions it was tried with.
 """
 
 import os
