@@ -1,7 +1,5 @@
 """RunRecorder: the files a run leaves behind."""
 
-import csv
-import io
 import json
 import time
 from importlib.metadata import version
@@ -13,6 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
+from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES, write_client_table
 from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.checkpointing.identity import installed_versions
@@ -34,6 +33,9 @@ COLUMNS = (
     "local_steps",
     "computation_time",
     "round_time",
+    "synchronous_time",
+    "uplink_bytes",
+    "downlink_bytes",
     "wall_time",
     "num_sampled",
     "num_delivered",
@@ -43,12 +45,16 @@ COLUMNS = (
     "chi2",
 )
 _SUMS = ("expected_draws", "draws", "deliveries", "effective_weight", "num_steps", "failure_rate", "rejected")
+_COSTS = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes", "downlink_bytes")
 # In the order of writing: with the last, a run is finished.
 FINAL_FILES = ("clients.csv", "model_last.ckpt", "model.ckpt", "summary.json")
 
 
 class RunRecorder(Remembers, Callback):
     """Writes ``metrics.csv`` (a row per round), ``clients.csv``, ``summary.json`` and ``model.ckpt`` into a folder.
+
+    Beyond 100,000 clients ``clients.csv`` has a row for each of 1,000 groups, ``clients_quantiles.csv`` the quantiles
+    over all clients, and ``clients.parquet`` each client (where pyarrow is installed).
 
     ``model.ckpt`` holds the model averaged over the rounds where the loop averages, and ``model_last.ckpt`` that of the
     last round.
@@ -59,7 +65,7 @@ class RunRecorder(Remembers, Callback):
         labels: Names that the summary carries along, such as data set and algorithm.
     """
 
-    memory = ("_clients", "_class_accuracy", "labels", "_seconds", "_metrics")
+    memory = ("_clients", "_class_accuracy", "labels", "_seconds", "_metrics", "_evaluations")
 
     def __init__(
         self, run_dir: str, target_accuracy: float | None = None, labels: dict[str, str] | None = None
@@ -69,6 +75,7 @@ class RunRecorder(Remembers, Callback):
         self._metrics = MetricsFile(self.run_dir / "metrics.csv", COLUMNS)
         self._class_accuracy: list[float] = []
         self._clients: dict[str, torch.Tensor] = {}
+        self._evaluations: dict[str, torch.Tensor] = {}  # the last of each client, by the metric's name
         self._seconds = 0.0  # before this start, when the run was resumed
         self._began = time.perf_counter()
         self.versions = installed_versions()
@@ -89,7 +96,7 @@ class RunRecorder(Remembers, Callback):
             return
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self._metrics.start(loop.round_index)
-        for name in reversed(FINAL_FILES):  # of a run that was here before
+        for name in (*reversed(FINAL_FILES), QUANTILES, EVERYBODY):  # of a run that was here before
             (self.run_dir / name).unlink(missing_ok=True)
 
     @property
@@ -115,6 +122,7 @@ class RunRecorder(Remembers, Callback):
             self._clients[name] += torch.from_numpy(np.asarray(values, dtype=np.float64))
         if len(result.class_accuracy):
             self._class_accuracy = result.class_accuracy.tolist()
+        self._evaluations |= {name: torch.from_numpy(values) for name, values in result.client_metrics.items()}
         if loop.fabric.global_rank:
             return
         self._metrics.append(result.metrics)
@@ -144,7 +152,7 @@ class RunRecorder(Remembers, Callback):
             module: The final model.
         """
         if name == "clients.csv":
-            write_durably(self.run_dir / name, self._client_table(num_rounds))
+            write_client_table(self.run_dir / name, self._client_columns(num_rounds))
         elif name.startswith("model"):
             save_weights(module, self.run_dir / name)
         else:
@@ -171,18 +179,13 @@ class RunRecorder(Remembers, Callback):
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
 
-    def _client_table(self, num_rounds: int) -> bytes:
-        """Return one row for each client: its weight, its data, its mean conditions, and how it took part."""
+    def _client_columns(self, num_rounds: int) -> dict[str, Any]:
+        """Return a table with a row for each client: weight, data, mean conditions, and how it took part."""
         known = {name: values.numpy() for name, values in self._clients.items()}
         totals = {name: known[name] for name in ("expected_draws", "draws", "deliveries", "rejected")}
         means = {name: known[name] / max(1, num_rounds) for name in _SUMS if name not in totals}
-        columns = {"client": range(len(known["weight"])), "size": known["size"], "weight": known["weight"]}
-        columns |= means | totals
-        text = io.StringIO()
-        writer = csv.writer(text)
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-        return text.getvalue().encode()
+        evaluated = {name.removeprefix("test_"): values.numpy() for name, values in self._evaluations.items()}
+        return {"size": known["size"], "weight": known["weight"], **means, **totals, **evaluated}
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -190,7 +193,7 @@ class RunRecorder(Remembers, Callback):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        unknown = {"metrics": {"columns": list(COLUMNS), "digest": ""}}  # in earlier checkpoints
+        unknown = {"metrics": {"columns": list(COLUMNS), "digest": ""}, "evaluations": {}}  # in earlier checkpoints
         super().load_state_dict(unknown | state)
         self._began = time.perf_counter()
 
@@ -228,6 +231,7 @@ def summarise(
             [row for row in rows if target is not None and _reaches(row, of_average, mode, target)], "averaged_"
         ),
         **{f"final_{name}": rows[-1][name] for name in finals if rows and name in rows[-1]},
+        **{f"total_{name}": rows[-1][name] for name in _COSTS if rows and name in rows[-1]},
     }
 
 
@@ -236,9 +240,9 @@ def _reaches(row: dict[str, float], metric: str, mode: Mode, target: float) -> b
 
 
 def _to_target(reached: list[dict[str, float]], prefix: str) -> dict[str, Any]:
-    """Return rounds, local steps and computation time of the first of the rows that reach the target."""
+    """Return rounds and costs of the first of the rows that reach the target."""
     first = reached[0] if reached else {}
-    costs = {"rounds": "round", "local_steps": "local_steps", "computation_time": "computation_time"}
+    costs = {"rounds": "round"} | {name: name for name in _COSTS}
     return {f"{prefix}{name}_to_target": first.get(column) for name, column in costs.items()}
 
 

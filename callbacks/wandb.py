@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("fl_lightning")
 _SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
-_AXES = ("round", "local_steps", "computation_time")
+_AXES = ("round", "local_steps", "computation_time", "synchronous_time", "uplink_bytes")
 Connection = Literal["auto", "online", "offline"]
 
 
@@ -138,6 +138,8 @@ class WandbMetrics(Remembers, Callback):
                     "rounds_to_target": row["round"],
                     "local_steps_to_target": row.get("local_steps", float("nan")),
                     "computation_time_to_target": row.get("computation_time", float("nan")),
+                    "synchronous_time_to_target": row.get("synchronous_time", float("nan")),
+                    "uplink_bytes_to_target": row.get("uplink_bytes", float("nan")),
                 }
         logger = self._logger
         if logger is not None:

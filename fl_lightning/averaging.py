@@ -7,6 +7,7 @@ wandering away, so it brings out what an algorithm converges to, right or wrong.
 import torch
 from typing_extensions import override
 
+from fl_lightning import theory
 from fl_lightning.memory import Remembers
 from fl_lightning.types import ModelState
 
@@ -41,6 +42,10 @@ class Averaging(Remembers):
         else:
             self._weights = torch.lerp(self._weights, state.weights, rate)
             self._buffers = torch.lerp(self._buffers, state.buffers, rate)
+
+    def variance_factor(self, num_rounds: int, contraction: float) -> float:
+        """Return the variance of the average after some rounds relative to that of the model, on a quadratic loss."""
+        return theory.average_factor(map(self.rate, range(1, num_rounds + 1)), contraction)
 
     @property
     def state(self) -> ModelState | None:

@@ -111,6 +111,6 @@ class Calibration(Remembers):
 
 
 def _fedavg_length(plan: RoundPlan) -> float:
-    """Return sum_m w (1-q) A: FedAvg's step length under the conditions of a plan."""
+    """Return sum_m w (1-q) A: FedAvg's step length under the conditions of a plan, among those who can be drawn."""
     profiles = plan.profiles
-    return float((profiles.weights * (1 - profiles.failure_rates) * profiles.accumulation).sum())
+    return float((profiles.reachable_weights * (1 - profiles.failure_rates) * profiles.accumulation).sum())

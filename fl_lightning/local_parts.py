@@ -79,6 +79,11 @@ class LocalParts(Remembers):
         """Number of values that a client does not upload."""
         return len(self._places) + len(self._buffer_places)
 
+    @property
+    def num_kept(self) -> tuple[int, int]:
+        """How many weights and how many buffer values stay at a client."""
+        return len(self._places), len(self._buffer_places)
+
     def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
         """Return the weights that a client starts from, given those it gets."""
         return _with_own(self.weights.get(client), self._places, weights)

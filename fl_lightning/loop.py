@@ -14,8 +14,12 @@ from fl_lightning.aggregators import Aggregator, AnonymousMean
 from fl_lightning.aggregators.buffers import mixed_buffers
 from fl_lightning.arrivals import without_absent
 from fl_lightning.averaging import Averaging, ExponentialAverage
+from fl_lightning.budget import Budget, Spent
 from fl_lightning.calibration import Calibration
 from fl_lightning.checkpointing.snapshot import restore
+from fl_lightning.client_evaluation import ClientEvaluation, ClientEvaluator
+from fl_lightning.clock import Clock
+from fl_lightning.clock.costs import SCALAR_BYTES, message_sizes
 from fl_lightning.data.given import as_federation
 from fl_lightning.defaults import EqualWork, ScheduledLinks, fedavg_sampling
 from fl_lightning.engine import Engine as LocalEngine
@@ -30,7 +34,7 @@ from fl_lightning.rates import RateSchedule
 from fl_lightning.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics
 from fl_lightning.solver_names import as_solver
 from fl_lightning.solvers import Solver, tell_difference
-from fl_lightning.types import IntVector, ModelState, RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.types import IntVector, ModelState, RoundCosts, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads import Upload, Uploads
 
 
@@ -51,12 +55,15 @@ class FederatedLoop:
         uploads: What happens to an update between client and aggregator, one step after another.
         faults: What becomes of updates that are not finite.
         engine: Trains the clients.
+        clock: Says how long clients take, who is in time and who can be drawn; one second per local step by default.
+        budget: Ends the run when it has cost this much; ``rounds`` is a limit as well.
         batch_size: Examples in a local step; a client with fewer takes all it has.
         weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client, as a list or
             as a file of them (.csv, .json, .npy).
         local_parameters: Patterns of the names of parameters and buffers that stay at the clients, such as
             ``["head.*", "*.bn*"]``, see :class:`fl_lightning.local_parts.LocalParts`.
         evaluate_every: Evaluate each n-th round, and the last one.
+        evaluate_clients: Evaluate the model on each client's own data after each n-th round; 0: never.
         lr_schedule: Multiplies the base learning rate in each round; constant by default.
         monitor: The headline metric: decides the best round, and is what progress, loggers and summaries show.
         mode: Whether more of the monitored metric is better (``max``) or less (``min``).
@@ -79,10 +86,13 @@ class FederatedLoop:
         uploads: Sequence[Upload] = (),
         faults: FaultPolicy | None = None,
         engine: Engine | None = None,
+        clock: Clock | None = None,
+        budget: Budget | None = None,
         batch_size: int = 64,
         weights: Literal["size", "uniform"] | list[float] | str = "size",
         local_parameters: Sequence[str] = (),
         evaluate_every: int = 1,
+        evaluate_clients: ClientEvaluation | int = 0,
         lr_schedule: RateSchedule | None = None,
         monitor: str = MONITOR,
         mode: Mode = "max",
@@ -108,7 +118,8 @@ class FederatedLoop:
         self.calibration, self.engine = calibration or Calibration(), engine or LocalEngine()
         self.faults, self.averaging = faults or FaultPolicy(), averaging or ExponentialAverage()
         self.weights, self.evaluate_every, self.uploads = weights, evaluate_every, Uploads(uploads)
-        self.local_parts = LocalParts(local_parameters)
+        self.local_parts, self.client_evaluator = LocalParts(local_parameters), ClientEvaluator(evaluate_clients)
+        self.clock, self.budget, self.spent = clock or Clock(), budget or Budget(), Spent()
         self.lr_schedule, self.monitor, self.mode = lr_schedule or RateSchedule(), monitor, mode
         self.record = RunRecord(monitor, mode)
         self.fabric = fabric or Fabric(accelerator="auto", devices=1)
@@ -161,6 +172,7 @@ class FederatedLoop:
         """
         federation = as_federation(data, self.seed, partition, test)
         check_part("federation", federation, Federation)
+        federation = self.client_evaluator.prepared(federation, self.seed)
         self._setup(module, federation)
         if resume_from is not None:
             restore(self, resume_from)
@@ -177,7 +189,8 @@ class FederatedLoop:
         """Play one round."""
         plan, probe = self._plan(index)
         self.call("on_round_start", plan=plan)
-        delivered = self.channel.configure_delivery(plan, self.seed)
+        delivered = self.channel.configure_delivery(self.clock.linked(plan), self.seed)
+        delivered = self.clock.in_time(plan, delivered)
         asked = self.aggregator.trains(plan, delivered)
         updates, seconds = self._train(plan, probe, asked)
         # What other machines did is known only now: who answered, and with how many steps.
@@ -188,15 +201,19 @@ class FederatedLoop:
         self.state = self._aggregate(updates, delivered, plan)
         self.averaging.update(self.state, index)
         self.round_index = index
+        costs = self._costs(plan, delivered, probe)
         metrics, class_accuracy = self._evaluate(plan)
+        of_clients = self.client_evaluator(self) if self.client_evaluator.due(index, self._is_last(index)) else {}
         result = RoundResult(
             plan=plan,
             delivered=delivered,
             updates=updates,
-            metrics=metrics,
+            metrics=metrics | self.client_evaluator.columns(self, of_clients),
             training_seconds=seconds,
             class_accuracy=class_accuracy,
             faults=faults,
+            costs=costs,
+            client_metrics=of_clients,
         )
         result = with_all_metrics(result, self._watchers)
         self.record.add(result.metrics, self.state, self.evaluates(index))
@@ -212,7 +229,7 @@ class FederatedLoop:
     @property
     def finished(self) -> bool:
         """Whether there is no round left to do."""
-        return self.round_index >= self.rounds or self.should_stop
+        return self.round_index >= self.rounds or self.should_stop or self.spent.exceeds(self.budget)
 
     def _pauses(self) -> bool:
         """Whether any process was told to stop; all of them must leave after the same round."""
@@ -246,12 +263,15 @@ class FederatedLoop:
             solver=self.solver,
             calibration=self.calibration,
             uploads=self.uploads,
+            clock=self.clock,
             weights=self.client_weights,
             learning_rate=self.base_rate,
             steps_per_epoch=steps_per_epoch(federation.sizes, self.batch_size),
             seed=self.seed,
             rate_factor=lambda index: self.lr_schedule.factor(index, self.rounds),
         )
+        sizes = message_sizes(self.state, self.local_parts.num_kept, self.aggregator, self.uploads)
+        self.clock.setup(len(federation.sizes), self.seed, self.planner.raw_profiles, sizes)
         self.planner.start()
         self._watchers = watching.watchers(self)
 
@@ -301,8 +321,23 @@ class FederatedLoop:
         work = self._work(plan.index, plan.profiles.num_steps, plan.learning_rate)
         updates = probe.trained(clients, plan.learning_rate)
         if updates is None:
+            self._prefetch(plan.index, clients)
             updates = self.engine.train(self.state, clients, work)
         return self.local_parts.keep(updates, uploading, drawn, self.state, work), time.perf_counter() - began
+
+    def _prefetch(self, index: int, clients: IntVector) -> None:
+        """Let data that is loaded when needed come before the need; with several processes each loads its own."""
+        prefetch = getattr(self.federation, "prefetch", None)
+        if prefetch is not None and self.fabric.world_size == 1:
+            prefetch(clients, lambda: self.planner.next_clients(index + 1).tolist() if index < self.rounds else [])
+
+    def _costs(self, plan: RoundPlan, delivered: IntVector, probe: EngineProbe) -> RoundCosts:
+        vectors = getattr(getattr(self.sampling, "sampler", None), "asks_vectors", False)
+        answers = len(probe.asked) * (self.clock.traffic.model if vectors else SCALAR_BYTES)
+        got = self.aggregator.downloads(plan, delivered)
+        costs = self.clock.costs(plan, delivered, got, probe.asked, answers)
+        self.spent.add(costs)
+        return costs
 
     def _aggregate(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> ModelState:
         weights = self.aggregator(self.state.weights, updates, delivered, plan)
@@ -313,8 +348,11 @@ class FederatedLoop:
 
     def evaluates(self, index: int) -> bool:
         """Whether the model is evaluated after a round; never where there is no test data."""
-        due = index % self.evaluate_every == 0 or index == self.rounds
+        due = index % self.evaluate_every == 0 or self._is_last(index)
         return due and getattr(self.federation, "test", True) is not None
+
+    def _is_last(self, index: int) -> bool:
+        return index == self.rounds or (index == self.round_index and self.spent.exceeds(self.budget))
 
     def _evaluate(self, plan: RoundPlan) -> tuple[dict[str, float], Vector]:
         if not self.evaluates(plan.index):

@@ -1,18 +1,20 @@
 """Planning a round: conditions, profiles, probabilities, calibrated rate, and last of all the draw."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import numpy as np
 
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.calibration import Calibration
+from fl_lightning.clock.clock import Clock
 from fl_lightning.number_files import KINDS, read_numbers
 from fl_lightning.protocols import Probe, Sampling, Schedule
+from fl_lightning.samplers.base import Sampler
 from fl_lightning.seeding import Purpose, forecast_round, generator
 from fl_lightning.solvers import Solver
-from fl_lightning.types import Conditions, Expectation, IntVector, Profiles, RoundPlan, Updates, Vector
+from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profiles, RoundPlan, Updates, Vector
 from fl_lightning.uploads import Uploads
 
 _FORECAST_ROUNDS, _FORECAST_VALUES = 256, 10_000_000
@@ -41,6 +43,7 @@ class Planner:
     steps_per_epoch: IntVector  # of each client, for schedules that count passes over the data, (M,)
     seed: int = 0
     uploads: Uploads = field(default_factory=Uploads)
+    clock: Clock | None = None  # how long clients take; None: nobody is late, everybody can be drawn
     rate_factor: Callable[[int], float] = constant_rate  # of a round, on the base rate, before calibration
 
     def start(self) -> None:
@@ -48,8 +51,13 @@ class Planner:
         self.sampling.start(self.typical_profiles)
 
     def conditions(self, index: int) -> Conditions:
-        """Return T and q of all clients in a round."""
-        return self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
+        """Return T and q of all clients in a round, and who can be drawn."""
+        conditions = self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
+        if self.clock is None:
+            return conditions
+        if getattr(self.sampling, "uses_seconds", False):
+            conditions = replace(conditions, seconds=self.clock.times(index, conditions.num_steps)[1])
+        return self.clock.seen(conditions, index)
 
     def plan(self, index: int, conditions: Conditions | None = None, probe: Probe | None = None) -> RoundPlan:
         """Return the plan of a round.
@@ -60,11 +68,26 @@ class Planner:
             probe: Answers a sampler's questions to the clients; needed only by samplers that ask.
         """
         rng, rate = generator(self.seed, Purpose.SAMPLING, index), self.base_rate(index)
-        profiles = self.profiles(self.conditions(index) if conditions is None else conditions, rate)
+        conditions = self.conditions(index) if conditions is None else conditions
+        profiles = self.profiles(conditions, rate)
+        arrange = getattr(self.sampling, "arrange", None)
+        if arrange is not None:  # whose jobs end in this round, with the work that they began with
+            profiles = self.profiles(replace(conditions, num_steps=arrange(profiles, index, self.seed)), rate)
         self.sampling.ask(profiles, probe, rng)
         plan = self.calibration(self.undrawn(profiles, index, rate), self)
         cohort = self.sampling.configure_cohort(plan.cohort, rng)
         return replace(plan, cohort=cohort, probed_steps=0 if probe is None else probe.num_steps)
+
+    def next_clients(self, index: int) -> IntVector:
+        """Return who will be drawn in a later round, where this can be told already; else nobody.
+
+        It can where the sampler asks and learns nothing: then the draw is a function of seed and round alone.
+        """
+        sampler, memory = getattr(self.sampling, "sampler", None), getattr(self.schedule, "state_dict", dict)()
+        if memory or not isinstance(sampler, Sampler) or not sampler.is_fixed:
+            return np.empty(0, dtype=np.int64)
+        expected = self.sampling.expected_cohort(self.profiles(self.conditions(index), self.base_rate(index)))
+        return self.sampling.configure_cohort(expected, generator(self.seed, Purpose.SAMPLING, index)).clients
 
     def base_rate(self, index: int) -> float:
         """Return the learning rate of a round before calibration."""
@@ -86,6 +109,10 @@ class Planner:
             num_steps=conditions.num_steps,
             failure_rates=conditions.failure_rates,
             accumulation=self.solver.accumulation(conditions.num_steps, rate),
+            available=conditions.available,
+            link_rates=conditions.link_rates,
+            presence=conditions.presence,
+            seconds=conditions.seconds,
         )
 
     def reported(self, plan: RoundPlan, updates: Updates) -> RoundPlan:
@@ -98,7 +125,8 @@ class Planner:
             return plan
         num_steps = planned.copy()
         num_steps[updates.clients] = updates.num_steps
-        profiles = self.profiles(Conditions(num_steps, plan.profiles.failure_rates), plan.learning_rate)
+        kept = {each.name: getattr(plan.profiles, each.name) for each in fields(Conditions)} | {"num_steps": num_steps}
+        profiles = self.profiles(Conditions(**kept), plan.learning_rate)
         coefficients = self.aggregator.coefficients(profiles, plan.cohort)
         return replace(plan, expected=replace(plan.expected, profiles=profiles, coefficients=coefficients))
 
@@ -109,25 +137,37 @@ class Planner:
             profiles,
             cohort.probabilities,
             self.aggregator.coefficients(profiles, cohort),
-            self.uploads.factors(profiles),
+            self._factors(profiles, cohort, index),
         )
         rate = self.learning_rate if learning_rate is None else learning_rate
         return RoundPlan(index=index, expected=expected, cohort=cohort, learning_rate=rate)
+
+    def _factors(self, profiles: Profiles, cohort: Cohort, index: int) -> Vector | None:
+        """Return the expected factor of all that happens between a client and the aggregator; None where it is 1."""
+        uploaded = self.uploads.factors(profiles)
+        first = None if self.clock is None else self.clock.first_factors(profiles, cohort, index)
+        return uploaded if first is None else first if uploaded is None else uploaded * first
 
     def at_rate(self, plan: RoundPlan, learning_rate: float) -> RoundPlan:
         """Return an undrawn plan at another rate; p, c and A are worked out again only where they depend on it."""
         if not self.solver.depends_on_learning_rate:
             return replace(plan, learning_rate=learning_rate)
-        conditions = Conditions(plan.profiles.num_steps, plan.profiles.failure_rates)
-        return self.undrawn(self.profiles(conditions, learning_rate), plan.index, learning_rate)
+        old = plan.profiles
+        kept = {each.name: getattr(old, each.name) for each in fields(Conditions)}
+        return self.undrawn(self.profiles(Conditions(**kept), learning_rate), plan.index, learning_rate)
 
     def typical_profiles(self) -> Iterator[Profiles]:
         """Yield the profiles of rounds that will not be played: one period of a schedule that repeats itself."""
-        period = getattr(self.schedule, "period", None)
+        varies = self.clock is not None and self.clock.varies
+        period = None if varies else getattr(self.schedule, "period", None)
         most = max(16, min(_FORECAST_ROUNDS, _FORECAST_VALUES // len(self.weights)))
         rounds = range(1, most + 1) if period is None else np.unique(np.linspace(1, period, min(period, most)).round())
         for index in map(int, rounds):
             yield self.profiles(self.conditions(forecast_round(index) if period is None else index))
+
+    def raw_profiles(self) -> Iterator[Profiles]:
+        """Yield typical profiles as the schedule alone gives them, without the clock."""
+        return replace(self, clock=None).typical_profiles()
 
     def typical_plans(self, learning_rate: float) -> Iterator[RoundPlan]:
         """Yield undrawn plans of typical rounds at a learning rate."""

@@ -25,6 +25,11 @@ class Purpose(IntEnum):
     INITIAL_WEIGHTS = 7
     DATA = 8
     FORECAST = 9
+    CLOCK = 20
+    AVAILABILITY = 21
+    COMPRESSION = 22
+    ARRIVALS = 23
+    HELD_OUT = 24
 
 
 def generator(seed: int, purpose: Purpose, round_index: int = 0) -> np.random.Generator:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fl_lightning.protocols import Forecast, Probe
 from fl_lightning.samplers import Drawing, Sampler
-from fl_lightning.types import Cohort, Profiles, RoundResult
+from fl_lightning.types import BoolVector, Cohort, Profiles, RoundResult, Vector
 
 
 class Selection:
@@ -47,15 +47,18 @@ class Selection:
                 f"{type(self.sampler).__name__} asks clients before it draws, but there is nobody to ask: "
                 "give Planner.plan a probe, or use a sampler that asks nothing"
             )
-        self.sampler.prepare(profiles, self.num_draws(profiles.num_clients), probe, rng)
+        self.sampler.prepare(_of_reachable(profiles), self.num_draws(profiles.num_clients), probe, rng)
 
     def expected_cohort(self, profiles: Profiles) -> Cohort:
         """Return the probabilities of the draw without drawing."""
-        num_draws = self.num_draws(profiles.num_clients)
-        probabilities = self.sampler.probabilities(profiles, num_draws)
+        num_draws, seen = self.num_draws(profiles.num_clients), _of_reachable(profiles)
+        probabilities = self.sampler.probabilities(seen, num_draws)
+        if profiles.available is not None:
+            probabilities = among(probabilities, profiles.available)
+            num_draws = min(num_draws, int(np.count_nonzero(probabilities)))
         return Cohort(
             probabilities=probabilities,
-            coefficients=self.sampler.coefficients(profiles, probabilities),
+            coefficients=self.sampler.coefficients(seen, probabilities),
             counts=np.zeros(profiles.num_clients, dtype=np.int64),
             num_draws=num_draws,
             scope=self.sampler.calibration_scope,
@@ -85,3 +88,19 @@ class Selection:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take it back."""
         self.sampler.load_state_dict(state_dict)
+
+
+def _of_reachable(profiles: Profiles) -> Profiles:
+    """Return what a sampler sees: clients that cannot be drawn have no weight."""
+    return profiles if profiles.available is None else replace(profiles, weights=profiles.reachable_weights)
+
+
+def among(probabilities: Vector, available: BoolVector) -> Vector:
+    """Return the probabilities of those who can be drawn, summing to 1; all of them alike where nobody was wanted.
+
+    >>> among(np.array([0.5, 0.3, 0.2]), np.array([True, False, True])).round(3).tolist()
+    [0.714, 0.0, 0.286]
+    """
+    kept = np.where(available, probabilities, 0.0)
+    total = kept.sum()
+    return kept / total if total > 0 else available / available.sum()

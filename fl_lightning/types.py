@@ -12,6 +12,7 @@ from fl_lightning import theory
 
 Vector: TypeAlias = npt.NDArray[np.float64]
 IntVector: TypeAlias = npt.NDArray[np.int64]
+BoolVector: TypeAlias = npt.NDArray[np.bool_]
 Scope = Literal["round", "average", "none"]
 
 
@@ -21,6 +22,10 @@ class Conditions:
 
     num_steps: IntVector  # T, local optimizer steps, (M,)
     failure_rates: Vector  # q, probability that an upload is lost, (M,)
+    available: BoolVector | None = None  # who can be drawn; None: everybody, (M,)
+    link_rates: Vector | None = None  # q of the links alone, where a deadline adds to it; None: failure_rates, (M,)
+    presence: Vector | None = None  # how often each client can be drawn in the long run; None: always, (M,)
+    seconds: Vector | None = None  # that a round takes each client, where somebody asks for it, (M,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +36,34 @@ class Profiles:
     num_steps: IntVector  # T, (M,)
     failure_rates: Vector  # q, (M,)
     accumulation: Vector  # A, the sum of the weights with which local gradients enter the update, (M,)
+    available: BoolVector | None = None  # who can be drawn; None: everybody, (M,)
+    link_rates: Vector | None = None  # q of the links alone, where a deadline adds to it; None: failure_rates, (M,)
+    presence: Vector | None = None  # how often each client can be drawn in the long run; None: always, (M,)
+    seconds: Vector | None = None  # that a round takes each client, where somebody asks for it, (M,)
 
     @property
     def num_clients(self) -> int:
         """M."""
         return len(self.weights)
+
+    @cached_property
+    def reachable_weights(self) -> Vector:
+        """The target among those who can be drawn: w without the others, summing to 1, (M,)."""
+        if self.available is None:
+            return self.weights
+        weights = np.where(self.available, self.weights, 0.0)
+        total = weights.sum()
+        return weights / total if total > 0 else self.available / self.available.sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """What is known of uploads that did not wait for each other."""
+
+    started: IntVector  # after how many rounds the model was made that each upload began with, (M,)
+    oldest: int  # the same of the oldest model that somebody still trains on
+    elapsed: float  # seconds since the round before
+    expected: Vector  # steps that the server makes during a job of each client, on average, (M,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +75,7 @@ class Cohort:
     counts: IntVector  # n, how often each client was drawn, (M,)
     num_draws: int  # K, the divisor of the aggregate
     scope: Scope = "round"  # the narrowest scope in which a calibration may trust these probabilities
+    arrivals: Arrivals | None = None  # where clients do not wait for each other
 
     @cached_property
     def clients(self) -> IntVector:
@@ -105,8 +134,8 @@ class RoundPlan:
 
     @property
     def chi_square(self) -> float:
-        """Distance of Omega from w; 0 means consistent."""
-        return theory.chi_square(self.profiles.weights, self.effective_weights)
+        """Distance of Omega from w, among those who can be drawn; 0 means consistent."""
+        return theory.chi_square(self.profiles.reachable_weights, self.effective_weights)
 
     @property
     def step_length(self) -> float:
@@ -182,6 +211,17 @@ class Fault:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoundCosts:
+    """What one round costs; lost work and lost uploads count."""
+
+    local_steps: int
+    computation_time: float  # seconds on all devices together
+    round_time: float  # seconds until the server has what it waits for
+    uplink_bytes: float
+    downlink_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundResult:
     """What became of a round."""
 
@@ -192,3 +232,5 @@ class RoundResult:
     training_seconds: float  # measured time of local training
     class_accuracy: Vector = field(default_factory=lambda: np.empty(0))  # per class, where the module measures it
     faults: tuple[Fault, ...] = ()  # updates that were rejected; their clients count as lost
+    costs: RoundCosts | None = None  # by the loop's clock
+    client_metrics: dict[str, Vector] = field(default_factory=dict)  # of each client's own evaluation, (M,) each

@@ -61,7 +61,7 @@ def start_anew(loop: "FederatedLoop") -> None:
     for callback in added_callbacks(loop):
         check_callback(callback)  # some may have been added since the loop was made
     parts = (loop.solver, loop.aggregator, loop.averaging, loop.calibration, loop.engine, loop.record, loop.uploads)
-    for part in (*parts, *all_callbacks(loop)):
+    for part in (*parts, loop.spent, *all_callbacks(loop)):
         _forget(part)
 
 

@@ -35,7 +35,7 @@ def survive(server, name, folder, num_kills):
             read_checkpoint(path)  # never unreadable
     assert server.order(name, folder / "b") == 0
     assert content_of(folder / "b") == content_of(folder / "a")
-    assert struck >= num_kills // 2  # a late one may find the run finished
+    assert struck >= num_kills // 4  # a late one may find the run finished
     return struck
 
 

@@ -13,6 +13,7 @@ from fuzzing import amounts, fuzz, tried
 from hypothesis import strategies as st
 
 from fl_lightning.callbacks.checkpoint import checkpoints
+from fl_lightning.checkpointing.locking import NAME as LOCK
 from fl_lightning.checkpointing.storage import read_checkpoint
 from stored_runs import arguments, content_of
 
@@ -38,7 +39,9 @@ def expected(servers, tmp_path_factory):
 
 
 def everything(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Return all files but the lock, which a killed process leaves and the next one takes away."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @times

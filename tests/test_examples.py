@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
 SHORT = (
     *("own_module_and_data", "hugging_face", "early_stopping", "csv_logger", "monitor_a_loss", "clients_by_user"),
-    "second_run",
+    *("second_run", "adam_module", "resnet_fedbn", "low_rank"),
 )
 
 
@@ -96,6 +97,29 @@ def test_second_run():
     example = load("second_run")
     for column in ("test_accuracy", "train_loss"):
         assert example.first.column(column) == example.second.column(column) != example.third.column(column)
+
+
+def test_adam_module():
+    result = load("adam_module").result
+    assert result.best.value > 0.8
+    rates = result.history.column("learning_rate")
+    assert rates[0] == pytest.approx(0.01)
+    assert rates[-1] < 0.6 * rates[0]  # the module's own schedule, stepped once per round
+
+
+def test_resnet_fedbn():
+    example = load("resnet_fedbn")
+    differs = torch.stack([state.weights != example.result.state.weights for state in example.models]).any(dim=0)
+    with_norm = [("bn" in name or "downsample.1" in name) for name, _ in example.result.module.named_parameters()]
+    sizes = [parameter.numel() for parameter in example.result.module.parameters()]
+    assert 0 < int(differs.sum()) <= sum(size for size, norm in zip(sizes, with_norm, strict=True) if norm)
+    assert len({tuple(state.buffers[:8].tolist()) for state in example.models}) >= 2
+
+
+def test_low_rank():
+    example = load("low_rank")
+    assert len(example.result.weights) == 4 * 64 + 10 * 4
+    assert example.result.best.value > 0.5
 
 
 @pytest.mark.parametrize("name", SHORT)

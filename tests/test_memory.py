@@ -187,7 +187,7 @@ def test_parts_inside_of_parts_keep_their_own_memory():
     def made(value):
         optimizer = ServerAdam(MemorizedMean())
         optimizer.setup(2, torch.zeros(3))
-        optimizer.aggregator.last_updates += value
+        optimizer.aggregator.last_updates.put(np.arange(2), torch.full((2, 3), value))
         optimizer.moments["mean"] += value
         return optimizer
 

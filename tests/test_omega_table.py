@@ -15,6 +15,7 @@ import pytest
 from fl_lightning import aggregators, samplers
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.samplers import Sampler
+from fl_lightning.uploads import Quantized, RandomK, Signs, TopK, Upload, Uploads
 from reference.quadratic_clients import System, measured_weights, predicted_weights, reported_weights
 
 TOLERANCE = 0.02
@@ -68,6 +69,7 @@ class Algorithm:
     proximal: float = 0.0  # mu of the local solver
     copies: int = 160  # clients of each kind; fewer where each client is asked for its start or shift
     num_rounds: int = 320
+    uploads: Callable[[], list[Upload]] = list
     server_scale: float = 1.0  # small where clients drift apart and the prediction is a limit for small steps
 
     def on(self, system: str) -> System:
@@ -180,6 +182,13 @@ ALGORITHMS = [
     Algorithm("variance-optimal", samplers.VarianceOptimal, MEAN, scaled_by_clients),
     Algorithm("variance-optimal with norms", lambda: samplers.VarianceOptimal(True), MEAN, scaled_by_clients),
     Algorithm("work-aware", samplers.WorkAware, MEAN, scaled_by_clients),
+    Algorithm("FedACS, QSGD 4 bits", FEDACS, MEAN, fedacs, uploads=lambda: [Quantized(4)], num_rounds=640),
+    Algorithm("FedACS, random-k", FEDACS, MEAN, fedacs, uploads=lambda: [RandomK(0.5)], num_rounds=640),
+    Algorithm(
+        "FedACS, random-k with feedback", FEDACS, MEAN, fedacs, uploads=lambda: [RandomK(0.5, True)], num_rounds=1280
+    ),
+    Algorithm("FedACS, top-k with feedback", FEDACS, MEAN, fedacs, uploads=lambda: [TopK(0.5)], num_rounds=1280),
+    Algorithm("FedAvg, signs with feedback", IMPORTANCE, MEAN, fedavg, uploads=lambda: [Signs()], num_rounds=1280),
     Algorithm("DELTA made consistent", lambda: CONSISTENT(samplers.DiversityBased()), MEAN, scaled_by_clients),
 ]
 
@@ -202,9 +211,9 @@ SELECTIONS = [
 
 def error(algorithm: Algorithm, system: str, num_rounds: int, copies: int, seed: int = 0) -> float:
     """L1 distance of the measured from the predicted weights."""
-    measured = measured_weights(
-        algorithm.on(system), algorithm.sampler(), algorithm.aggregator(), num_rounds, copies, seed
-    )
+    parts = algorithm.sampler(), algorithm.aggregator()
+    uploads = Uploads(algorithm.uploads())
+    measured = measured_weights(algorithm.on(system), *parts, num_rounds, copies, seed, uploads)
     predicted = predicted_weights(algorithm.on(system), algorithm.omega, False, copies, num_rounds, seed)
     return float(np.abs(measured - predicted).sum())
 

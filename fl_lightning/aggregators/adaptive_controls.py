@@ -5,6 +5,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.client_rows import ClientRows, RowStorage
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -25,28 +26,36 @@ class AdaptiveControlVariates(Aggregator):
 
     With :math:`\Omega_0` the objective of the sampler and :math:`c_m` at the limit the objective is
     :math:`\Omega = (1-\beta) \Omega_0 + \beta w`: exactly w for a consistent sampler such as FedACS, whatever beta is,
-    since the corrections then sum to 0. The control variates take M+1 times the size of the model.
+    since the corrections then sum to 0. The control variates take the size of the model for each client that was
+    ever heard.
 
     Args:
         smoothing: s; a visit of s local steps counts half, the control variate so far the other half. 0 replaces it.
         decay: Share of the evidence about beta that a round keeps.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
     """
 
     memory = ("server_control", "client_controls", "heard", "agreement", "energy")
     agreement: float = 0.0  # sum of <y_m, c_m - c>
     energy: float = 0.0  # sum of |c_m - c|^2
 
-    def __init__(self, smoothing: float = 5.0, decay: float = 0.97) -> None:
+    def __init__(self, smoothing: float = 5.0, decay: float = 0.97, storage: RowStorage | None = None) -> None:
         if not 0 <= smoothing < float("inf"):
             raise ValueError(f"smoothing={smoothing} must be a number of local steps, 0 or more")
         if not 0 < decay <= 1:
             raise ValueError(f"decay={decay} must be in (0, 1]: 1 forgets nothing")
-        self.smoothing, self.decay = smoothing, decay
+        self.smoothing, self.decay, self.storage = smoothing, decay, storage
+
+    @property
+    @override
+    def num_downloaded(self) -> int:
+        """The model and the server's control variate; a client's own stays with it, and the server derives it."""
+        return 2
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.server_control = torch.zeros_like(weights)  # c
-        self.client_controls = weights.new_zeros((num_clients, len(weights)))  # c_m
+        self.client_controls = ClientRows(num_clients, weights, self.storage)  # c_m
         self.heard = np.zeros(num_clients, dtype=bool)
         self.agreement = self.energy = 0.0
 
@@ -71,7 +80,7 @@ class AdaptiveControlVariates(Aggregator):
         """Return beta (c - c_m); 0 for a client that was never heard."""
         if not self.heard[client]:
             return torch.zeros_like(self.server_control)
-        return self.beta * (self.server_control - self.client_controls[client])
+        return self.beta * (self.server_control - self.client_controls.of(client))
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
@@ -84,8 +93,8 @@ class AdaptiveControlVariates(Aggregator):
 
     def _learn(self, clients: IntVector, deltas: torch.Tensor, profiles: Profiles) -> None:
         """Take in what arrived: the control variates, and how well they had predicted it."""
-        rows, accumulation = torch.from_numpy(clients), profiles.accumulation[clients]
-        known, controls = self.heard[clients], self.client_controls[rows]
+        accumulation = profiles.accumulation[clients]
+        known, controls = self.heard[clients], self.client_controls[clients]
         shifts = torch.stack([self.gradient_shift(client) for client in clients.tolist()])
         gradients = deltas / torch.from_numpy(accumulation).to(deltas)[:, None] - shifts
         expected = (controls - self.server_control)[torch.from_numpy(known)]
@@ -94,7 +103,9 @@ class AdaptiveControlVariates(Aggregator):
         self._weigh(float(agreement), float(expected.double().square().sum()))
         gain = np.where(known, accumulation / (accumulation + self.smoothing), 1.0)
         changes = torch.from_numpy(gain).to(deltas)[:, None] * (gradients - controls)
-        self.client_controls[rows] = controls + changes
+        kept = self.client_controls.put(clients, controls + changes)
+        if self.client_controls.rounds_values:
+            changes = kept - controls  # so that c stays the mean of what is kept
         self.server_control = self.server_control + weighted_sum(profiles.weights[clients], changes)
         self.heard[clients] = True
 

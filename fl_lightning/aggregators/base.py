@@ -20,6 +20,15 @@ class Aggregator(Remembers):
 
     needs_lost_updates = False  # whether it uses the training of clients whose upload is lost
 
+    @property
+    def num_downloaded(self) -> int:
+        """How many vectors as long as the weights a client gets before it trains."""
+        return 1
+
+    def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
+        """Return the clients that get the model in a round; by default those who are drawn."""
+        return plan.cohort.clients
+
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for memory; ``weights`` are the initial ones."""
 

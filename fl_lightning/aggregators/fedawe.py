@@ -1,9 +1,11 @@
 """FedAWE: clients with models of their own make up for the rounds they missed."""
 
+import numpy as np
 import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation
+from fl_lightning.client_rows import ClientRows, RowStorage, keep_synchronised
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -19,7 +21,8 @@ class EchoedInnovations(Aggregator):
 
     The others keep their models; when nobody arrives, nothing changes. The server needs to know nothing. :math:`\Omega
     \propto w A`, or A for the original without weights: links are corrected, unequal work is not. A client that was not
-    drawn is as absent as one whose upload is lost. The clients' models take M times the size of the model.
+    drawn is as absent as one whose upload is lost. The clients' models take the size of the model for each client that
+    was ever heard.
 
     Two limits: models mix only where several clients arrive in a round (with one arrival per round each keeps its own,
     and the objective is far from the stated one); and the reported Omega takes T and q for unrelated in time. The
@@ -29,22 +32,35 @@ class EchoedInnovations(Aggregator):
         weighted: Scale the innovation by M w, so that unequal target weights are met; the original does not.
         normalize: Divide the innovation by A and multiply by the mean A of all clients, which corrects the work too.
         server_lr: eta_g, factor on the innovation.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
     """
 
     memory = ("models", "synchronised", "last_arrival")
 
-    def __init__(self, weighted: bool = True, normalize: bool = False, server_lr: float = 1.0) -> None:
+    def __init__(
+        self,
+        weighted: bool = True,
+        normalize: bool = False,
+        server_lr: float = 1.0,
+        storage: RowStorage | None = None,
+    ) -> None:
         if not 0 < server_lr < float("inf"):
             raise ValueError(f"server_lr={server_lr} must be a positive number")
         self.weighted, self.normalize, self.server_lr = weighted, normalize, server_lr
+        self.storage = storage
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for a model of each client; all start from the global one."""
-        self.models = weights.new_zeros((num_clients, len(weights)))
+        self.models = ClientRows(num_clients, weights, self.storage)
         # Who arrived takes over the global model, which is known for good only when the next round begins.
         self.synchronised = torch.ones(num_clients, dtype=torch.bool)
         self.last_arrival = torch.zeros(num_clients, dtype=torch.int64)
+
+    @override
+    def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
+        """Return who arrived: nobody else gets the global model."""
+        return np.flatnonzero(delivered)
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
@@ -59,12 +75,12 @@ class EchoedInnovations(Aggregator):
 
     @override
     def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
-        return weights if self.synchronised[client] else self.models[client]
+        return weights if self.synchronised[client] else self.models.of(client)
 
     @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the way from the mean of the echoed models to the global one."""
-        self.models[self.synchronised] = weights
+        keep_synchronised(self.models, self.synchronised, weights)
         self.synchronised = torch.from_numpy(delivered > 0)
         if not len(updates):
             return torch.zeros_like(weights)
@@ -72,4 +88,4 @@ class EchoedInnovations(Aggregator):
         echoes = (plan.index - self.last_arrival[rows]) * torch.from_numpy(self._factors(plan.profiles))[rows]
         lengths = (plan.learning_rate * plan.server_scale * echoes).to(updates.deltas)
         self.last_arrival[rows] = plan.index
-        return weights - (self.models[rows] - lengths[:, None] * updates.deltas).mean(dim=0)
+        return weights - (self.models[updates.clients] - lengths[:, None] * updates.deltas).mean(dim=0)

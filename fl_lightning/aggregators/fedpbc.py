@@ -1,9 +1,11 @@
 """FedPBC: the global model goes only to those who were heard, the others train on from their own."""
 
+import numpy as np
 import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients
+from fl_lightning.client_rows import ClientRows, RowStorage, keep_synchronised
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -22,18 +24,29 @@ class PostponedBroadcast(Aggregator):
 
     In the original all M clients train in every round: combine it with full participation, where
     :math:`M n_m c_m / K = M w_m`, and all of them are charged for their work. With another sampler only drawn clients
-    train. The clients' models take M times the size of the model.
+    train. The clients' models take the size of the model for each client that was ever drawn.
+
+    Args:
+        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
     """
 
     memory = ("models", "synchronised")
     needs_lost_updates = True
 
+    def __init__(self, storage: RowStorage | None = None) -> None:
+        self.storage = storage
+
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for a model of each client; all start from the global one."""
-        self.models = weights.new_zeros((num_clients, len(weights)))
+        self.models = ClientRows(num_clients, weights, self.storage)
         # Who arrived takes over the global model, which is known for good only when the next round begins.
         self.synchronised = torch.ones(num_clients, dtype=torch.bool)
+
+    @override
+    def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
+        """Return who arrived: nobody else gets the global model."""
+        return np.flatnonzero(delivered)
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
@@ -42,7 +55,7 @@ class PostponedBroadcast(Aggregator):
 
     @override
     def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
-        return weights if self.synchronised[client] else self.models[client]
+        return weights if self.synchronised[client] else self.models.of(client)
 
     @override
     def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
@@ -52,12 +65,12 @@ class PostponedBroadcast(Aggregator):
     @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the way from the mean of the delivered models to the global one."""
-        self.models[self.synchronised] = weights
+        keep_synchronised(self.models, self.synchronised, weights)
         cohort, clients = plan.cohort, updates.clients
-        factors = len(self.models) * cohort.counts[clients] * cohort.coefficients[clients] / cohort.num_draws
+        factors = self.models.num_clients * cohort.counts[clients] * cohort.coefficients[clients] / cohort.num_draws
         lengths = torch.from_numpy(plan.learning_rate * plan.server_scale * factors).to(updates.deltas)
-        self.models[torch.from_numpy(clients)] -= lengths[:, None] * updates.deltas
+        self.models.put(clients, self.models[clients] - lengths[:, None] * updates.deltas)
         self.synchronised = torch.from_numpy(delivered > 0)
         if not self.synchronised.any():
             return torch.zeros_like(weights)
-        return weights - self.models[self.synchronised].mean(dim=0)
+        return weights - self.models[np.flatnonzero(delivered)].mean(dim=0)

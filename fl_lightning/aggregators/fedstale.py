@@ -4,6 +4,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.client_rows import RowStorage, SummedRows
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -15,23 +16,24 @@ class StaleMixture(Aggregator):
         + \frac1K \sum_{m\ \mathrm{delivered}} n_m \frac{w_m}{p_m (1-q_m)} (\Delta_m - \beta y_m)
 
     is the direction, and then :math:`y_m \leftarrow \Delta_m` for the clients that arrived. beta = 0 is c-a-FedAvg,
-    beta = 1 FedVARP in its ``importance`` form; :math:`\Omega \propto w A` for all. Memory takes M times the size of
-    the model.
+    beta = 1 FedVARP in its ``importance`` form; :math:`\Omega \propto w A` for all. Memory takes the size of the
+    model for each client that was ever heard.
 
     Args:
         beta: How much memory counts, from 0 to 1.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
     """
 
     memory = ("last_updates",)
 
-    def __init__(self, beta: float = 0.5) -> None:
+    def __init__(self, beta: float = 0.5, storage: RowStorage | None = None) -> None:
         if not 0 <= beta <= 1:
             raise ValueError(f"beta={beta} must be between 0 and 1")
-        self.beta = beta
+        self.beta, self.storage = beta, storage
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        self.last_updates = weights.new_zeros((num_clients, len(weights)))
+        self.last_updates = SummedRows(num_clients, weights, self.storage)
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
@@ -40,9 +42,8 @@ class StaleMixture(Aggregator):
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        rows = torch.from_numpy(updates.clients)
-        fresh = updates.deltas - self.beta * self.last_updates[rows]
-        remembered = self.beta * weighted_sum(plan.profiles.weights, self.last_updates)
+        fresh = updates.deltas - self.beta * self.last_updates[updates.clients]
+        remembered = self.beta * self.last_updates.total(plan.profiles.weights)
         shares = delivered[updates.clients] * plan.coefficients[updates.clients] / plan.cohort.num_draws
-        self.last_updates[rows] = updates.deltas
+        self.last_updates.replace(updates.clients, updates.deltas, plan.profiles.weights)
         return remembered + weighted_sum(shares, fresh)

@@ -14,6 +14,7 @@ from fl_lightning.aggregators.base import (
     weighted_sum,
 )
 from fl_lightning.checking import one_of
+from fl_lightning.client_rows import RowStorage, SummedRows
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 Variant = Literal["original", "paper", "importance"]
@@ -33,24 +34,27 @@ class LastKnownUpdates(Aggregator):
     and then :math:`y_m \leftarrow \Delta_m` for the clients that arrived. The ``paper``'s form (that of the FedACS
     paper) replaces only lost uploads. All have :math:`\Omega \propto w A` once memory is filled and while conditions
     are stationary: links are corrected, unequal work is not. When nobody arrives, memory still moves the model. The
-    memory takes M times the size of the model.
+    memory takes the size of the model for each client that was ever heard.
 
     Args:
         variant: ``original``, ``paper`` or ``importance``.
         normalize_memory: Keep :math:`\Delta_m / A_m` instead, and multiply by the mean A of all clients. This makes
             :math:`\Omega = w`; it is a method of its own, not FedVARP.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
     """
 
     memory = ("last_updates", "last_accumulation")
     last_accumulation: Vector = np.empty(0)  # before a run has begun
 
-    def __init__(self, variant: Variant = "original", normalize_memory: bool = False) -> None:
+    def __init__(
+        self, variant: Variant = "original", normalize_memory: bool = False, storage: RowStorage | None = None
+    ) -> None:
         one_of("variant", variant, Variant)
-        self.variant, self.normalize_memory = variant, normalize_memory
+        self.variant, self.normalize_memory, self.storage = variant, normalize_memory, storage
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        self.last_updates = weights.new_zeros((num_clients, len(weights)))
+        self.last_updates = SummedRows(num_clients, weights, self.storage)
         self.last_accumulation = np.zeros(num_clients)  # 0 where nothing was heard yet
 
     @override
@@ -77,19 +81,17 @@ class LastKnownUpdates(Aggregator):
         if self.normalize_memory:
             scale = mean_accumulation(profiles.weights, profiles.accumulation)
             deltas = deltas / torch.from_numpy(profiles.accumulation[updates.clients]).to(deltas)[:, None]
-        rows = torch.from_numpy(updates.clients)
         self.last_accumulation[updates.clients] = profiles.accumulation[updates.clients]
         if self.variant == "paper":
-            self.last_updates[rows] = deltas
+            self.last_updates.put(updates.clients, deltas)
             drawn, cohort = plan.cohort.clients, plan.cohort
             shares = cohort.counts[drawn] * cohort.coefficients[drawn] / cohort.num_draws
-            return scale * weighted_sum(shares, self.last_updates[torch.from_numpy(drawn)])
-        direction = weighted_sum(profiles.weights, self.last_updates)
+            return scale * weighted_sum(shares, self.last_updates[drawn])
+        direction = self.last_updates.total(profiles.weights)
         if len(updates):
-            direction = direction + weighted_sum(
-                self._shares(updates, delivered, plan), deltas - self.last_updates[rows]
-            )
-        self.last_updates[rows] = deltas
+            before = self.last_updates[updates.clients]
+            direction = direction + weighted_sum(self._shares(updates, delivered, plan), deltas - before)
+        self.last_updates.replace(updates.clients, deltas, profiles.weights)
         return scale * direction
 
     def _shares(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> Vector:

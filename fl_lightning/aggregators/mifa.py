@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator, matching_coefficients, remembered_ratio, weighted_sum
+from fl_lightning.aggregators.base import Aggregator, matching_coefficients, remembered_ratio
+from fl_lightning.client_rows import RowStorage, SummedRows
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -16,15 +17,21 @@ class MemorizedMean(Aggregator):
     :math:`\Omega \propto w A`, whatever the pattern of participation, with A of the round in which the remembered
     update was made. A client that was never heard counts as zero (the
     original waits for all of them in its first round). When nobody arrives, memory still moves the model. The memory
-    takes M times the size of the model.
+    takes the size of the model for each client that was ever heard.
+
+    Args:
+        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
     """
 
     memory = ("last_updates", "last_accumulation")
     last_accumulation: Vector = np.empty(0)  # before a run has begun
 
+    def __init__(self, storage: RowStorage | None = None) -> None:
+        self.storage = storage
+
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        self.last_updates = weights.new_zeros((num_clients, len(weights)))
+        self.last_updates = SummedRows(num_clients, weights, self.storage)
         self.last_accumulation = np.zeros(num_clients)  # 0 where nothing was heard yet
 
     @override
@@ -35,6 +42,6 @@ class MemorizedMean(Aggregator):
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        self.last_updates[torch.from_numpy(updates.clients)] = updates.deltas
+        self.last_updates.replace(updates.clients, updates.deltas, plan.profiles.weights)
         self.last_accumulation[updates.clients] = plan.profiles.accumulation[updates.clients]
-        return weighted_sum(plan.profiles.weights, self.last_updates)
+        return self.last_updates.total(plan.profiles.weights)

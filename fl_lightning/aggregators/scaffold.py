@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.checking import one_of
+from fl_lightning.client_rows import ClientRows, RowStorage
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 Commit = Literal["ack", "always"]
@@ -20,26 +21,33 @@ class ControlVariates(Aggregator):
     .. math:: c_m^+ = c_m - c + \Delta_m / A_m, \qquad c \leftarrow c + \sum_m w_m (c_m^+ - c_m)
 
     so that :math:`c = \sum_m w_m c_m` always, and the model takes the anonymous mean of what arrived. The fixed point
-    is that of the target objective, :math:`\Omega = w`, whatever q and A are. The control variates take M+1 times the
-    size of the model.
+    is that of the target objective, :math:`\Omega = w`, whatever q and A are. The control variates take the size of
+    the model for each client that was ever heard.
 
     Args:
         commit: ``ack``: a client takes over its new control variate when its upload is acknowledged. ``always``: also
             when it was lost. The server then no longer knows the mean of the c_m and the limit is wrong; this common
             mistake is here to show it, and the reported Omega does not contain it.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
     """
 
     memory = ("server_control", "client_controls")
 
-    def __init__(self, commit: Commit = "ack") -> None:
+    def __init__(self, commit: Commit = "ack", storage: RowStorage | None = None) -> None:
         one_of("commit", commit, Commit)
-        self.commit = commit
+        self.commit, self.storage = commit, storage
         self.needs_lost_updates = commit == "always"
+
+    @property
+    @override
+    def num_downloaded(self) -> int:
+        """The model and the server's control variate; a client's own stays with it, and the server derives it."""
+        return 2
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.server_control = torch.zeros_like(weights)  # c
-        self.client_controls = weights.new_zeros((num_clients, len(weights)))  # c_m
+        self.client_controls = ClientRows(num_clients, weights, self.storage)  # c_m
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
@@ -51,7 +59,7 @@ class ControlVariates(Aggregator):
     @override
     def gradient_shift(self, client: int) -> torch.Tensor:
         """Return c - c_m."""
-        return self.server_control - self.client_controls[client]
+        return self.server_control - self.client_controls.of(client)
 
     @override
     def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
@@ -61,10 +69,12 @@ class ControlVariates(Aggregator):
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         clients, cohort = updates.clients, plan.cohort
-        rows = torch.from_numpy(clients)
         accumulation = torch.from_numpy(plan.profiles.accumulation[clients]).to(updates.deltas)
         changes = updates.deltas / accumulation[:, None] - self.server_control
-        self.client_controls[rows] += changes
+        before = self.client_controls[clients]
+        kept = self.client_controls.put(clients, before + changes)
+        if self.client_controls.rounds_values:
+            changes = kept - before  # so that c stays the mean of what is kept
         committed = plan.profiles.weights[clients] * (delivered[clients] > 0)
         self.server_control = self.server_control + weighted_sum(committed, changes)
         return weighted_sum(delivered[clients] * cohort.coefficients[clients] / cohort.num_draws, updates.deltas)

@@ -35,6 +35,15 @@ class ServerOptimizer(Aggregator):
         """Return the step, before the factor ``lr``, and replace the moments."""
         raise NotImplementedError
 
+    @property
+    @override
+    def num_downloaded(self) -> int:
+        return self.aggregator.num_downloaded
+
+    @override
+    def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
+        return self.aggregator.downloads(plan, delivered)
+
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.aggregator.setup(num_clients, weights)

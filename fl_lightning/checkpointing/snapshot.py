@@ -13,7 +13,7 @@ from fl_lightning.watching import added_callbacks
 
 _PARTS = (
     *("schedule", "sampling", "channel", "solver", "aggregator", "averaging", "calibration", "engine", "record"),
-    *("local_parts", "uploads"),
+    *("local_parts", "uploads", "spent"),
 )
 
 

@@ -25,8 +25,8 @@ from jsonargparse import Namespace, set_parsing_settings
 from fl_lightning.cli.configs import ConfigError
 
 _OWN = (
-    *("aggregators", "averaging", "calibration", "callbacks", "data", "engine", "faults", "module", "networks"),
-    *("rates", "samplers", "solvers", "uploads"),
+    *("aggregators", "asynchronous", "averaging", "budget", "calibration", "callbacks", "client_evaluation"),
+    *("clock", "data", "engine", "faults", "module", "networks", "rates", "samplers", "solvers", "uploads"),
 )  # fmt: skip
 _LISTED = ("fl_lightning", "lightning", "torch", "torchmetrics", "torchvision")  # of which something is on the list
 _LIGHTNING = ("EarlyStopping", "LearningRateMonitor")

@@ -2,17 +2,23 @@
 
 import argparse
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fl_lightning.cli import configs, jobs
 from fl_lightning.cli.arguments import OneLineParser
+
+if TYPE_CHECKING:
+    from fl_lightning.cli.pool import Pool
 
 _EPILOG = """every other --KEY VALUE goes to all runs, as in train:  --loop.rounds 50 --logger none
 
 examples:
   fl-lightning compare --config digits.yaml --algorithms all --seeds 0:3
   fl-lightning compare --configs mnist_fedacs.yaml mine.yaml --seeds 0:5 --jobs 4 --out runs/mine
+  fl-lightning compare --config mnist.yaml --algorithms all --seeds 0:4 --ray auto
 
 Started again, it keeps the runs that are finished and goes on with the rest."""
 
@@ -34,8 +40,19 @@ def make_parser() -> OneLineParser:
         "--configs", nargs="+", default=[], help="complete configs to compare, instead of the two above"
     )
     parser.add_argument("--seeds", default="0:3", help="0:5 (the end left out) or 0,1,2 (default: 0:3)")
+    parser.add_argument(
+        "--budget", help="what each run may cost, such as synchronous_time=500 or local_steps=9000,uplink_bytes=1e8"
+    )
     parser.add_argument("--jobs", type=int, help="runs at the same time (default: one for each core)")
-    parser.add_argument("--threads", type=int, help="threads of each run (default: cores / jobs)")
+    parser.add_argument("--threads", type=int, help="threads of each run (default: cores / jobs; 1 on a cluster)")
+    parser.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: auto, or HOST:PORT of its head")
+    parser.add_argument(
+        "--slurm",
+        nargs="?",
+        const="",
+        metavar="OPTIONS",
+        help="write and submit a Slurm job array; its options as one text: --slurm='--partition=long --time=2:00:00'",
+    )
     parser.add_argument("--out", help="folder of all runs (default: runs/compare_<data>)")
     parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
     parser.add_argument("--overwrite", action="store_true", help="start all runs anew and replace what is there")
@@ -48,20 +65,28 @@ def main(arguments: list[str]) -> int:
     """Run everything that is not finished, and return 1 when a run failed (2 when the user can mend it)."""
     parser = make_parser()
     options, overrides = parser.parse_known_args(arguments)
+    if options.ray and options.slurm is not None:
+        raise configs.ConfigError("--ray and --slurm are two ways of the same: give one of them")
+    if options.budget is not None:
+        overrides = [*overrides, *jobs.parse_budget(options.budget)]
     folder, planned = _plan(options, overrides)
-    num_jobs, threads = _shares(options.jobs, options.threads, len(planned))
+    on_cluster = options.ray is not None or options.slurm is not None
+    num_jobs, threads = _shares(options.jobs, options.threads, len(planned), on_cluster)
     folder.mkdir(parents=True, exist_ok=True)
+    project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
+    if options.slurm is not None:
+        return _submit(folder, planned, options, threads, project)
     from fl_lightning.checkpointing.locking import FolderLock
-    from fl_lightning.cli.pool import Pool
     from fl_lightning.cli.progress import ComparisonProgress
 
-    project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
     with FolderLock(folder, "a comparison"), ComparisonProgress(len(planned)) as progress:
+        pool, where = _pool(options.ray, num_jobs, threads, project)
         progress.console.print(
-            f"{len(planned)} runs in {folder}, {num_jobs} at a time with {threads} thread{'s' * (threads > 1)} each",
+            f"{len(planned)} runs in {folder}{where}, {num_jobs} at a time with {threads} "
+            f"thread{'s' * (threads > 1)} each",
             highlight=False,
         )
-        for event in Pool(num_jobs, threads, {"WANDB_PROJECT": project}).run(planned):
+        for event in pool.run(planned):
             progress.show(event)
     progress.conclude()
     if not options.no_report and progress.finished + progress.kept:
@@ -71,6 +96,30 @@ def main(arguments: list[str]) -> int:
     if not progress.failures:
         return 0
     return 2 if all(event.known for event in progress.failures) else 1
+
+
+def _pool(address: str | None, num_jobs: int, threads: int, project: str) -> tuple["Pool", str]:
+    """Return what runs the jobs, and where that is, in words."""
+    environment = {"WANDB_PROJECT": project}
+    if address is None:
+        from fl_lightning.cli.pool import Pool
+
+        return Pool(num_jobs, threads, environment), ""
+    from fl_lightning.cli.ray_pool import RayPool
+
+    pool = RayPool(address, num_jobs, threads, environment)
+    return pool, f" on {pool.num_nodes} node{'s' * (pool.num_nodes != 1)} of Ray"
+
+
+def _submit(folder: Path, planned: list[jobs.Job], options: argparse.Namespace, threads: int, project: str) -> int:
+    from fl_lightning.cli import slurm
+
+    array, report = slurm.write(
+        folder, planned, shlex.split(options.slurm), options.jobs, threads, {"WANDB_PROJECT": project}
+    )
+    said = slurm.submit(array, None if options.no_report else report)
+    print(f"{len(planned)} runs in {folder}, {said}")
+    return 0
 
 
 def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list[jobs.Job]]:
@@ -85,11 +134,13 @@ def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list
     return folder, [replace(job, overwrite=options.overwrite, trusted=options.trust) for job in planned]
 
 
-def _shares(num_jobs: int | None, threads: int | None, num_runs: int) -> tuple[int, int]:
+def _shares(num_jobs: int | None, threads: int | None, num_runs: int, on_cluster: bool = False) -> tuple[int, int]:
     """Return how many runs go at once and the threads of each; the number of runs left to do plays no part in it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for name, value in (("--jobs", num_jobs), ("--threads", threads)):
         if value is not None and value < 1:
             raise configs.ConfigError(f"{name} {value} must be at least 1")
+    if on_cluster:  # which has a queue of its own
+        return min(num_jobs or num_runs, num_runs), threads or 1
     num_jobs = min(num_jobs or cores, num_runs)
     return num_jobs, threads or max(1, cores // num_jobs)

@@ -66,6 +66,7 @@ def _diagnose(options: argparse.Namespace, overrides: list[str], table: ClientTa
     choice = recommend(found)
     for line in advice(found, choice, label_counts):
         console.print(line, highlight=False)
+    console.print(_averaged(parts.averaging(merged, options.trust), system, choice), highlight=False)
     picture = Path(options.picture)
     picture.parent.mkdir(parents=True, exist_ok=True)
     mean = [
@@ -73,6 +74,21 @@ def _diagnose(options: argparse.Namespace, overrides: list[str], table: ClientTa
     ]
     diagnosis_figure(found, mean[0], mean[1], recommended=choice.name).savefig(picture)
     console.print(f"picture: {picture}", highlight=False)
+
+
+def _averaged(settings: Any, system: "System", choice: "Recommendation") -> str:
+    """Return what averaging over rounds does to the variance, in words."""
+    rounds, averaging = settings.rounds, settings.averaging
+    step = np.mean([(system.weights * (1 - each.failure_rates)) @ each.num_steps for each in system.conditions])
+    share = averaging.variance_factor(rounds, max(0.0, 1 - system.lr * float(step))) if averaging else 1.0
+    rest = f" (V of {choice.name}: {choice.best.variance:.2f} becomes {share * choice.best.variance:.2f})"
+    return (
+        f"The model averaged over rounds keeps {share:.0%} of the variance, where the loss has curvature 1".replace(
+            "%", " %"
+        )
+        + (rest if np.isfinite(choice.best.variance) else "")
+        + "; it keeps all of the bias."
+    )
 
 
 def _is_terminal() -> bool:

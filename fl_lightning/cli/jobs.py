@@ -6,6 +6,7 @@ from typing import Any
 
 from fl_lightning.cli import configs
 
+_BUDGETS = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes", "downlink_bytes")
 _OURS = ("--seed", "--run_dir", "--print_config", "--config", "--resume")
 
 
@@ -58,6 +59,30 @@ def parse_seeds(text: str) -> list[int]:
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise configs.ConfigError(f"--seeds {text!r} must name at least one seed, each once and none negative")
     return seeds
+
+
+def parse_budget(text: str) -> list[str]:
+    """Return the settings that give every run the same budget.
+
+    >>> parse_budget("synchronous_time=500")
+    ['--loop.budget.synchronous_time=500']
+    """
+    settings = []
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals or name not in _BUDGETS:
+            raise configs.ConfigError(f"--budget {text!r} is not understood: use COST=NUMBER, of {', '.join(_BUDGETS)}")
+        if not _is_positive(value):
+            raise configs.ConfigError(f"--budget {name}={value!r} must be a positive number")
+        settings.append(f"--loop.budget.{name}={value}")
+    return settings
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False
 
 
 def parse_algorithms(text: str) -> list[str]:

@@ -87,6 +87,13 @@ def _part(key: str, settings: str, overrides: tuple[str, ...], trusted: tuple[st
     return getattr(_instantiate({"loop": loop}, (key,), overrides, trusted, with_data=False).loop, key)
 
 
+def averaging(merged: dict[str, Any], trusted: Sequence[str] = ()) -> Namespace:
+    """Return what is averaged over rounds, and over how many: ``averaging`` and ``rounds``."""
+    loop = {"rounds": 100} | merged.get("loop", {})  # a table of clients says nothing about rounds
+    made: Namespace = _instantiate({"loop": loop}, ("averaging", "rounds"), (), trusted, with_data=False).loop
+    return made
+
+
 def split_overrides(overrides: list[str]) -> tuple[list[str], list[str]]:
     """Separate what overrides the environment from what overrides the algorithm.
 
@@ -114,7 +121,7 @@ def _is_of(group: list[str], key: str) -> bool:
 
 
 def without_algorithm(merged: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the base's algorithm; the number of draws and the solver stay."""
+    """Return a configuration with the base's algorithm; draws, solver and the place of calibration stay."""
     base = configs.read(configs.FOLDER / "base.yaml")["loop"]
     neutral = copy.deepcopy(merged)
     loop = neutral.setdefault("loop", {})
@@ -123,7 +130,6 @@ def without_algorithm(merged: dict[str, Any]) -> dict[str, Any]:
     if draws is not None:
         loop["sampling"]["init_args"]["clients_per_round"] = draws
     loop["aggregator"] = base["aggregator"]
-    loop.pop("calibration", None)
     return neutral
 
 

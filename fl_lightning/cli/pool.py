@@ -23,12 +23,19 @@ class Event:
     """What happened to a run."""
 
     job: Job
-    kind: str  # started | round | finished | kept | failed
+    kind: str  # started | restarted | round | finished | kept | failed
     round_index: int = 0
     num_rounds: int = 0
     headline: str = ""  # the monitored metric and its value, where the round was evaluated
     reason: str = ""
     known: bool = False  # whether the reason is something the user can mend
+
+
+def worker_environment(num_threads: int) -> dict[str, str]:
+    """Return the variables by which a worker finds the package and keeps to its threads."""
+    threads = {name: str(num_threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    paths = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]))
+    return {**threads, "PYTHONPATH": paths}
 
 
 class Pool:
@@ -42,9 +49,7 @@ class Pool:
 
     def __init__(self, num_workers: int, num_threads: int, environment: dict[str, str] | None = None) -> None:
         self.num_workers, self.num_threads = num_workers, num_threads
-        threads = {name: str(num_threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-        paths = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]))
-        self._environment = {**os.environ, **threads, **(environment or {}), "PYTHONPATH": paths}
+        self._environment = {**os.environ, **worker_environment(num_threads), **(environment or {})}
         self._processes: set[subprocess.Popen[str]] = set()
         self._stopping = False
 
@@ -113,7 +118,7 @@ class Pool:
             process.stdin.write(json.dumps(job.to_dict()) + "\n")
             process.stdin.flush()
             for line in process.stdout:
-                event = _event(job, json.loads(line))
+                event = made_event(job, json.loads(line))
                 events.put(event)
                 if event.kind != "round":
                     return True
@@ -121,7 +126,7 @@ class Pool:
             process.kill()
         code = process.wait()
         if not self._stopping:
-            events.put(Event(job=job, kind="failed", reason=_death(code)))
+            events.put(Event(job=job, kind="failed", reason=death(code)))
         return False
 
     def _stop(self) -> None:
@@ -131,7 +136,8 @@ class Pool:
                 process.kill()
 
 
-def _event(job: Job, message: dict[str, Any]) -> Event:
+def made_event(job: Job, message: dict[str, Any]) -> Event:
+    """Return the event that a worker's message tells of."""
     return Event(
         job=job,
         kind=message["event"],
@@ -143,10 +149,10 @@ def _event(job: Job, message: dict[str, Any]) -> Event:
     )
 
 
-def _death(code: int) -> str:
+def death(code: int) -> str:
     """Say how a process ended.
 
-    >>> _death(-9), _death(3)
+    >>> death(-9), death(3)
     ('its process was ended by SIGKILL (out of memory, or by somebody)', 'its process ended with code 3')
     """
     if code >= 0:

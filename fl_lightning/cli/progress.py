@@ -58,6 +58,8 @@ class ComparisonProgress:
             self._began[name] = time.monotonic()
             if self._progress is not None:
                 self._tasks[name] = self._progress.add_task(f"  {name}", total=event.job.num_rounds, note="starting")
+        elif event.kind == "restarted":
+            self.console.print(f"{name}: starts again: {event.reason}", highlight=False, markup=False, soft_wrap=True)
         elif event.kind == "round":
             self._headline[name] = event.headline or self._headline.get(name, "")
             if self._progress is not None:

@@ -55,7 +55,8 @@ def differences(there: str, here: str, also_free: tuple[str, ...] = ()) -> list[
     keys = [
         key
         for key in sorted({*old, *new})
-        if not is_free(key) and key not in also_free and old.get(key, _MISSING) != new.get(key, _MISSING)
+        # An argument that one version lacks and the other leaves at None is the same run.
+        if not is_free(key) and key not in also_free and old.get(key) != new.get(key)
     ]
     keys.sort(key=lambda key: key not in old or key not in new)  # arguments of a class that is not used there come last
     return [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fl_lightning import safe_yaml
 from fl_lightning.callbacks.checkpoint import checkpoints
+from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES
 from fl_lightning.checkpointing.locking import FolderLock
 from fl_lightning.checkpointing.storage import is_checkpoint, write_durably
 from fl_lightning.cli.configs import ConfigError
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = "checkpoints"  # folder in a run's folder
 MARKER = ".fl_lightning.json"
-_FILES = (MARKER, "config.yaml", "metrics.csv", "clients.csv", "summary.json", "model.ckpt", "model_last.ckpt")
+_FILES = (
+    *(MARKER, "config.yaml", "metrics.csv", "clients.csv", QUANTILES, EVERYBODY),
+    *("summary.json", "model.ckpt", "model_last.ckpt"),
+)
 _LOGS = ("wandb", "tensorboard")
 _MOVING, _ASIDE = ".replaced.tmp", ".replaced"
 _OUR_KEYS = {"loop", "model", "data", "fabric", "seed"}  # of a complete config

@@ -5,6 +5,7 @@ JSON on standard input, events go out as lines of JSON on standard output. When 
 parent is done or was killed, the worker ends at once: no run goes on without somebody to see it.
 """
 
+import gc
 import json
 import os
 import queue
@@ -81,7 +82,9 @@ def serve(job: Job, answers: TextIO) -> None:
             traceback.print_exc()
         known = isinstance(error, (ValueError, OSError, ImportError))
         text = " ".join(str(error).split()) or type(error).__name__
-        send(answers, event="failed", reason=text if known else f"{type(error).__name__}: {text}", known=known)
+        name = type(error).__name__
+        send(answers, event="failed", reason=text if known else f"{name}: {text}", known=known, error=name)
+    gc.collect()  # parts of a run refer to each other: its data would stay until some later collection
 
 
 def _listen(jobs: "queue.SimpleQueue[Job]") -> None:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 from fl_lightning.data.by_column import ByColumn
 from fl_lightning.data.cifar10 import CIFAR10, load_cifar10
 from fl_lightning.data.cinic10 import CINIC10, load_cinic10
+from fl_lightning.data.client_files import ClientFiles, mapped
 from fl_lightning.data.digits import Digits
 from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
 from fl_lightning.data.figure import partition_figure
 from fl_lightning.data.images import Images
+from fl_lightning.data.lazy import LazyFederation
 from fl_lightning.data.mnist import MNIST, load_mnist
 from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Shards
 from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
@@ -24,12 +26,14 @@ __all__ = [
     "IID",
     "MNIST",
     "ByColumn",
+    "ClientFiles",
     "DatasetFederation",
     "Digits",
     "Dirichlet",
     "FromDataModule",
     "GivenIndices",
     "Images",
+    "LazyFederation",
     "OneClassPerClient",
     "Partition",
     "Quadratic",
@@ -40,6 +44,7 @@ __all__ = [
     "load_cifar10",
     "load_cinic10",
     "load_mnist",
+    "mapped",
     "partition_figure",
 ]
 

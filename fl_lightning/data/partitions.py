@@ -29,9 +29,24 @@ def _enough(num_examples: int, num_clients: int, wanted: int) -> None:
         )
 
 
-def _cut(indices: IntVector, num_parts: int) -> list[IntVector]:
-    """Cut into parts whose sizes differ by at most one."""
-    return [np.sort(part) for part in np.array_split(indices, num_parts)]
+def _even(total: int, num_parts: int) -> IntVector:
+    """Return the sizes of parts that differ by at most one, the larger ones first.
+
+    >>> _even(8, 3).tolist()
+    [3, 3, 2]
+    """
+    least, more = divmod(total, num_parts)
+    return np.full(num_parts, least, dtype=np.int64) + (np.arange(num_parts) < more)
+
+
+def examples_of(owners: IntVector, num_clients: int) -> list[IntVector]:
+    """Return for each client the examples that it owns, ascending; all at once, because there may be a million.
+
+    >>> [part.tolist() for part in examples_of(np.array([2, 0, 2]), 3)]
+    [[1], [], [0, 2]]
+    """
+    ends = np.cumsum(np.bincount(owners, minlength=num_clients))
+    return np.split(np.argsort(owners, kind="stable"), ends[:-1])
 
 
 class OneClassPerClient(Partition):
@@ -62,15 +77,14 @@ class OneClassPerClient(Partition):
                 f"one class per client needs at least as many clients as classes, got num_clients={self.num_clients} "
                 f"for {len(classes)} classes"
             )
-        parts: list[IntVector] = [np.empty(0, dtype=np.int64)] * self.num_clients
+        owners = np.empty(len(labels), dtype=np.int64)
         assigned = self._classes_of_clients(len(classes), rng)
         for position, label in enumerate(classes):
-            owners = np.flatnonzero(assigned == position)
+            sharing = np.flatnonzero(assigned == position)
             examples = rng.permutation(np.flatnonzero(labels == label))
-            _enough(len(examples), len(owners), len(owners))
-            for owner, part in zip(owners, _cut(examples, len(owners)), strict=True):
-                parts[owner] = part
-        return parts
+            _enough(len(examples), len(sharing), len(sharing))
+            owners[examples] = np.repeat(sharing, _even(len(examples), len(sharing)))
+        return examples_of(owners, self.num_clients)
 
     def _classes_of_clients(self, num_classes: int, rng: np.random.Generator) -> IntVector:
         clients = np.arange(self.num_clients)
@@ -104,12 +118,11 @@ class Dirichlet(Partition):
         _enough(len(labels), self.num_clients, self.num_clients * self.min_size)
         classes, class_sizes = np.unique(labels, return_counts=True)
         ends = self._draw_until_min(class_sizes, rng)
-        parts: list[list[IntVector]] = [[] for _ in range(self.num_clients)]
+        owners = np.empty(len(labels), dtype=np.int64)
         for column, label in enumerate(classes):
             examples = rng.permutation(np.flatnonzero(labels == label))
-            for owner, part in enumerate(np.split(examples, ends[:-1, column])):
-                parts[owner].append(part)
-        return [np.sort(np.concatenate(part)) for part in parts]
+            owners[examples] = np.repeat(np.arange(self.num_clients), np.diff(ends[:, column], prepend=0))
+        return examples_of(owners, self.num_clients)
 
     def _draw_until_min(self, class_sizes: IntVector, rng: np.random.Generator) -> IntVector:
         """Return where each client's share of each class ends, (M, C)."""
@@ -151,9 +164,12 @@ class Shards(Partition):
         num_shards = self.num_clients * self.shards_per_client
         _enough(len(labels), self.num_clients, num_shards)
         shuffled = rng.permutation(len(labels))
-        shards = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], num_shards)
-        hands = rng.permutation(num_shards).reshape(self.num_clients, self.shards_per_client)
-        return [np.sort(np.concatenate([shards[shard] for shard in hand])) for hand in hands]
+        by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+        dealt_to = np.empty(num_shards, dtype=np.int64)  # the owner of each shard
+        dealt_to[rng.permutation(num_shards)] = np.repeat(np.arange(self.num_clients), self.shards_per_client)
+        owners = np.empty(len(labels), dtype=np.int64)
+        owners[by_label] = np.repeat(dealt_to, _even(len(labels), num_shards))
+        return examples_of(owners, self.num_clients)
 
 
 class IID(Partition):
@@ -171,7 +187,11 @@ class IID(Partition):
     def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
         """Return for each client the indices of its examples."""
         _enough(len(labels), self.num_clients, self.num_clients)
-        return _cut(rng.permutation(len(labels)), self.num_clients)
+        owners = np.empty(len(labels), dtype=np.int64)
+        owners[rng.permutation(len(labels))] = np.repeat(
+            np.arange(self.num_clients), _even(len(labels), self.num_clients)
+        )
+        return examples_of(owners, self.num_clients)
 
 
 class GivenIndices(Partition):

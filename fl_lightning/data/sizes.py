@@ -36,4 +36,6 @@ def expected_sizes(data: Any, seed: int) -> tuple[IntVector | None, IntVector | 
 
 def _label_counts(partition: Any, labels: IntVector, seed: int) -> IntVector:
     parts = partition.split(labels, generator(seed, Purpose.PARTITION))
-    return np.stack([np.bincount(labels[part], minlength=int(labels.max()) + 1) for part in parts]).astype(np.int64)
+    num_classes, sizes = int(labels.max()) + 1, np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+    cells = np.repeat(np.arange(len(parts)), sizes) * num_classes + labels[np.concatenate(parts)]
+    return np.bincount(cells, minlength=len(parts) * num_classes).reshape(len(parts), num_classes).astype(np.int64)

@@ -85,7 +85,8 @@ class ClientBatches:
         sizes: Number of examples of each client.
         lengths: Examples in a batch of each client.
         layout: Arranges a batch in memory.
-        stackable: Whether the data of several clients can be gathered at once.
+        stackable: Whether the data of several clients can be gathered at once: it is one set of tensors, or there are
+            the tensors of each client.
     """
 
     def __init__(self, federation: Federation, batch_size: int, seed: int, to_device: Callable[[Any], Any]) -> None:
@@ -94,8 +95,9 @@ class ClientBatches:
         self.lengths: IntVector = np.minimum(self.sizes, batch_size)
         self._to_device = to_device
         self.layout: Callable[[Any], Any] = as_it_is
-        self.stackable = all(hasattr(federation, name) for name in ("train", "order", "offsets")) and all(
-            isinstance(leaf, torch.Tensor) for leaf in tree_leaves(getattr(federation, "train", None))
+        self._one_set = all(hasattr(federation, name) for name in ("train", "order", "offsets"))
+        self.stackable = hasattr(federation, "tensors") or (
+            self._one_set and all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(federation.train))  # type: ignore[attr-defined]
         )
 
     def of_client(self, client: int, round_index: int, num_steps: int) -> Iterator[Any]:
@@ -127,22 +129,46 @@ class ClientBatches:
         client = self.sample_client
         return self._to_device(self.fetch(client, 0, np.arange(min(_SAMPLE, int(self.sizes[client])))))
 
+    def alike(self, clients: IntVector) -> list[IntVector]:
+        """Return groups of positions in ``clients`` whose examples have the same shapes and types."""
+        if self._one_set:
+            return [np.arange(len(clients))]
+        federation: Any = self.federation
+        groups: dict[Any, list[int]] = {}
+        for position, client in enumerate(clients.tolist()):
+            leaves = tree_leaves(federation.tensors(client))
+            groups.setdefault(tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves), []).append(position)
+        return [np.array(group) for group in groups.values()]
+
+    def examples(self, clients: IntVector) -> Any:
+        """Return the tensors that :meth:`rows` points into: all training data, or that of the clients in a row."""
+        federation: Any = self.federation
+        if self._one_set:
+            return federation.train
+        tensors = [federation.tensors(client) for client in clients.tolist()]
+        return tree_map(lambda *leaves: torch.cat(leaves), *tensors)
+
     def rows(self, clients: IntVector, round_index: int, num_steps: int) -> torch.Tensor:
-        """Return which examples of the whole training data each client takes in each step, (T, n, B)."""
+        """Return which of the :meth:`examples` each client takes in each step, (T, n, B)."""
         federation: Any = self.federation
         indices = stacked_indices(
             self.seed, round_index, clients, self.sizes[clients], self.batch_size, num_steps
         ).transpose(1, 0, 2)
-        places = federation.order[federation.offsets[clients][None, :, None] + indices]
-        return torch.from_numpy(places)
+        if self._one_set:
+            return torch.from_numpy(federation.order[federation.offsets[clients][None, :, None] + indices])
+        begins = np.cumsum(self.sizes[clients]) - self.sizes[clients]
+        return torch.from_numpy(begins[None, :, None] + indices)
 
-    def stacked(self, rows: torch.Tensor) -> Any:
+    def stacked(self, examples: Any, rows: torch.Tensor) -> Any:
         """Return the examples ``rows`` (n, B) as one batch with clients along the first dimension."""
-        federation: Any = self.federation
         flat = rows.reshape(-1)
         return self._to_device(
-            tree_map(lambda leaf: leaf.index_select(0, flat).view(*rows.shape, *leaf.shape[1:]), federation.train)
+            tree_map(lambda leaf: leaf.index_select(0, flat).view(*rows.shape, *leaf.shape[1:]), examples)
         )
+
+    def placed(self, batch: Any) -> Any:
+        """Return a batch on the device and in the layout wanted."""
+        return self.layout(self._to_device(batch))
 
     def test(self, batch_size: int) -> Iterator[Any]:
         """Yield the test data."""

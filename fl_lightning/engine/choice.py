@@ -168,19 +168,21 @@ def _obstacle_to_stacking(
     if not trainer.solver.stackable:
         return f"{type(trainer.solver).__name__} steps one client at a time"
     if not trainer.batches.stackable:
-        return "the federation's data is not one set of tensors"
+        return "the federation has neither one set of tensors nor those of each client"
     if found.changes_buffers:
         return "the module changes its buffers, as BatchNorm does"
     lengths = trainer.batches.lengths
     clients = np.flatnonzero(lengths == lengths[0])[:4]
     try:
+        clients = clients[trainer.batches.alike(clients)[0]]
+        examples = trainer.batches.examples(clients)
         stack = make_stack(trainer.model)
         rows = stack.batches.rows(clients, 1, 1)[0]
         weights = trainer.model.weights.repeat(len(clients), 1)
         together = torch.empty_like(weights)
-        losses = stack.gradients(weights, stack.batches.stacked(rows), 0, together)
+        losses = stack.gradients(weights, stack.batches.stacked(examples, rows), 0, together)
         alone = torch.empty_like(weights[:1])
-        stack.gradients(weights[-1:], stack.batches.stacked(rows[-1:]), 0, alone)
+        stack.gradients(weights[-1:], stack.batches.stacked(examples, rows[-1:]), 0, alone)
     except Exception as error:  # whatever a module does that cannot be vectorised shows here
         return f"training_step cannot be vectorised ({type(error).__name__})"
     if not torch.equal(alone[0], together[-1]):

@@ -184,11 +184,18 @@ class Engine:
 
     def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
         """Return the metrics of the global model on the test data, and its accuracy per class."""
+        return self._evaluate(state, self.batches.test(self.test_batch_size))
+
+    def evaluate_batch(self, state: ModelState, batch: Any) -> dict[str, float]:
+        """Return the metrics of a state on one batch of the federation."""
+        return self._evaluate(state, iter([self.batches.placed(batch)]))[0]
+
+    def _evaluate(self, state: ModelState, batches: Iterator[Any]) -> tuple[dict[str, float], Vector]:
         self.load(state)
         self._attach()
         tuning = tuned(self.module, random=False) if self.cpu_tuning else nullcontext()
         with self._own_streams(), self._precision.of_round(), self._precision.of_step(), tuning:
-            found = evaluate(self.module, self.batches.test(self.test_batch_size))
+            found = evaluate(self.module, batches)
         for parameter, gradient in zip(self.model.parameters, self.model.gradients, strict=True):
             parameter.grad = gradient  # a hook may have called zero_grad, which takes them away
         return found

@@ -14,20 +14,24 @@ class EngineProbe:
         self._engine, self._state, self._work = engine, state, work
         self._trained: Updates | None = None
         self.num_steps = 0  # local steps spent on questions
+        self.asked: IntVector = np.empty(0, dtype=np.int64)  # who answered one
 
     def losses(self, clients: IntVector) -> Vector:
         """Loss of the global model on one batch of each client; a forward pass is charged as a third of a step."""
         self.num_steps += -(-len(clients) // 3)
+        self.asked = np.union1d(self.asked, clients)
         return self._engine.losses(self._state, clients, self._work.round_index)
 
     def gradients(self, clients: IntVector) -> torch.Tensor:
         """Gradient of one batch of each client at the global model."""
         self.num_steps += len(clients)
+        self.asked = np.union1d(self.asked, clients)
         return self._engine.gradients(self._state, clients, self._work.round_index)
 
     def updates(self, clients: IntVector) -> Updates:
         """Full local training of each client."""
         self.num_steps += int(self._work.num_steps[clients].sum())
+        self.asked = np.union1d(self.asked, clients)
         self._trained = self._engine.train(self._state, clients, self._work)
         absent = np.setdiff1d(clients, self._trained.clients)
         if len(absent):

@@ -84,6 +84,7 @@ class StackTrainer:
         shifts = _shifts(clients, weights, work)
         steps = self.solver.begin(weights, gradient, (), work.learning_rate)
         num_steps = work.num_steps[clients]
+        examples = self.batches.examples(clients)
         rows = self.batches.rows(clients, work.round_index, int(num_steps[0]))
         total = weights.new_zeros(len(clients), dtype=precise(weights.dtype))
         active = len(clients)
@@ -94,7 +95,7 @@ class StackTrainer:
                 active = still
                 steps.narrow(active)
             self.position.global_step = index
-            batch = self.batches.stacked(rows[index, :active])
+            batch = self.batches.stacked(examples, rows[index, :active])
             total[:active] += self.gradients(weights[:active], batch, index, gradient[:active])
             if shifts is not None:
                 gradient[:active].add_(shifts[:active])
@@ -128,14 +129,16 @@ class _TrainingStack:
     stack_trainers: dict[ClientTrainer, StackTrainer]
 
     def __call__(self, trainer: ClientTrainer, number: int) -> None:
-        rows, out = self.stacks[number], self.updates
+        stack, stack_trainer, out = self.stacks[number], self.stack_trainers[trainer], self.updates
         try:
-            deltas, out.losses[rows] = self.stack_trainers[trainer].train(out.clients[rows], self.state, self.work)
+            for group in stack_trainer.batches.alike(out.clients[stack]):
+                rows = stack[group]
+                deltas, out.losses[rows] = stack_trainer.train(out.clients[rows], self.state, self.work)
+                out.deltas[torch.from_numpy(rows)] = deltas
         except Exception:
-            for row in rows.tolist():  # one by one, to find out whose data it was
+            for row in stack.tolist():  # one by one, to find out whose data it was
                 Training(self.state, self.work, out)(trainer, row)
             raise
-        out.deltas[torch.from_numpy(rows)] = deltas
 
 
 class Stacked(SideBySide):

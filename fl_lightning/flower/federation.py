@@ -85,6 +85,8 @@ class OwnData:
             first = int(data.offsets[self._place])  # an engine gathers by itself
             self.train, self.order = data.train, data.order[first : first + self.size]
             self.offsets = np.zeros(client + 2, dtype=np.int64)
+        elif hasattr(data, "tensors"):  # or one of each client
+            self.tensors = lambda client: data.tensors(self._place)
 
     @property
     def sizes(self) -> IntVector:

@@ -14,6 +14,12 @@ from fl_lightning.report.loading import Run
 from fl_lightning.report.statistics import Band, Cost, Paired, Spread, Vector
 
 AXES = {"round": "rounds", "local_steps": "local steps", "computation_time": "simulated computation time (s)"}
+COSTS = {
+    "local_steps": "local steps",
+    "computation_time": "computation (s)",
+    "synchronous_time": "time on the clock (s)",
+    "uplink_bytes": "bytes uploaded",
+}
 METRICS = {"test_accuracy": "test accuracy", "distance": "distance to the optimum", "test_loss": "test loss"}
 
 
@@ -51,6 +57,14 @@ class Entry:
             position = statistics.first_crossing(run.metrics.get("test_accuracy", np.empty(0)), target)
             spent[run.seed] = None if position is None else float(run.metrics[axis][position])
         return spent
+
+    def at_cost(self, axis: str, metric: str, cost: float) -> dict[int, float]:
+        """Return the metric of each seed when it had spent this much, between evaluations on a line."""
+        return {
+            run.seed: statistics.at_cost(run.metrics[axis], run.metrics[metric], cost)
+            for run in self.runs
+            if axis in run.metrics and metric in run.metrics
+        }
 
     def band(self, axis: str, metric: str, num_points: int) -> Band:
         """Return a metric along an axis, over the seeds."""
@@ -120,6 +134,24 @@ class Comparison:
     def cost(self, entry: Entry, target: float, axis: str) -> Cost:
         """Return what it took to reach a target."""
         return statistics.cost(entry.reached(target, axis), self.reference.reached(target, axis))
+
+    @cached_property
+    def equal_costs(self) -> dict[str, float]:
+        """The most of each cost that every run has spent at an evaluation; only costs that all runs count."""
+        costs = {}
+        for axis in COSTS:
+            ends = [
+                run.metrics[axis][~np.isnan(run.metrics[self.metric])][-1] for run in self.runs if axis in run.metrics
+            ]
+            if len(ends) == len(self.runs) and 0 < min(ends) < math.inf:
+                costs[axis] = float(min(ends))
+        return costs
+
+    def at_equal_cost(self, entry: Entry, axis: str) -> tuple[Spread, Paired]:
+        """Return the metric where all have spent the same, and its paired differences to the reference."""
+        cost = self.equal_costs[axis]
+        own, other = (each.at_cost(axis, self.metric, cost) for each in (entry, self.reference))
+        return statistics.spread(list(own.values())), statistics.paired(own, other)
 
     @cached_property
     def differences(self) -> dict[str, dict[str, Any]]:

@@ -20,6 +20,7 @@ _Maker = Callable[[Comparison, sections.Charts], Markup]
 _SECTIONS: tuple[tuple[_Maker, str, str], ...] = (
     (sections.curves, "Learning curves", "What a round, a local step and a second of computation buy."),
     (sections.targets, "Cost to a target", "How much it takes to get there, and in how many seeds."),
+    (sections.equal_cost, "At equal cost", "What the same computation, time on the clock and bytes have bought."),
     (sections.finals, "Where they end", "Final value of every seed, and the difference to the reference."),
     (sections.classes, "Classes that are forgotten", "A biased objective gives some classes up."),
     (sections.objective, "The objective really optimised", "Ω is what a round descends, w what was asked for."),
@@ -194,10 +195,13 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
 
 def _facts(comparison: Comparison) -> list[str]:
     runs = comparison.runs
+    clients = runs[0].clients
+    # A table of groups tells how many clients are in each.
+    num_clients = int(clients["num_clients"].sum()) if "num_clients" in clients else len(clients["weight"])
     return [
         f"{len(runs)} runs",
         f"seeds {', '.join(map(str, comparison.seeds))}",
         f"{max(len(run.metrics['round']) for run in runs)} rounds",
-        f"{len(runs[0].clients['weight'])} clients",
+        f"{num_clients} clients",
         f"reference {comparison.reference.name}",
     ]

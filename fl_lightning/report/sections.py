@@ -77,6 +77,14 @@ def targets(comparison: Comparison, charts: Charts) -> Markup:
     return render("targets", values) if made else Markup()
 
 
+def equal_cost(comparison: Comparison, charts: Charts) -> Markup:
+    """Return what each algorithm has reached where all have spent the same."""
+    table = tables.equal_cost_table(comparison)
+    if table is None:
+        return Markup()
+    return render("equal_cost", {"table": table, "reference": comparison.reference.name})
+
+
 def _tick_row(scale: Scale, wanted: int = 3) -> list[Word]:
     ticks = scale.ticks(wanted)
     places = scale.share(np.array(ticks)) * 100

@@ -145,6 +145,21 @@ def held(x: Vector, y: Vector, grid: Vector) -> Vector:
     return np.where(position >= 0, y[np.maximum(position, 0)], np.nan)
 
 
+def at_cost(x: Vector, y: Vector, cost: float) -> float:
+    """Return the value at a cost, between two evaluations on the line through them; NaN where it was never spent.
+
+    Before the first evaluation it is the value of that one.
+
+    >>> at_cost(np.array([2.0, 4.0]), np.array([0.2, 0.4]), 3.0)
+    0.30000000000000004
+    """
+    known = ~np.isnan(y)
+    x, y = x[known], y[known]
+    if not len(x) or cost > x[-1]:
+        return math.nan
+    return float(np.interp(cost, x, y))
+
+
 def band(curves: Sequence[tuple[Vector, Vector]], num_points: int) -> Band:
     """Return mean, lowest and highest of several curves on one grid, as far as all of them go.
 

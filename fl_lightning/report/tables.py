@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fl_lightning.report.comparison import Comparison, Entry
+from fl_lightning.report.comparison import COSTS, Comparison, Entry
+from fl_lightning.report.statistics import Paired
 
 NEVER = "–"
 _COSTS = {"round": "rounds", "local_steps": "local steps", "computation_time": "computation time"}
@@ -205,6 +206,44 @@ def _target_row(comparison: Comparison, entry: Entry, target: float) -> tuple[tu
     return tuple(cells), record
 
 
+def equal_cost_table(comparison: Comparison) -> Table | None:
+    """Return the metric where every algorithm has spent the same, for each cost; None where no cost is counted."""
+    axes, own = comparison.equal_costs, comparison.reference
+    if not axes:
+        return None
+    rows, records = [], []
+    for entry in comparison.entries:
+        cells, record = [entry.name], dict[str, Any](algorithm=entry.name)
+        for axis, cost in axes.items():
+            spread, pair = comparison.at_equal_cost(entry, axis)
+            cells += [number(spread.mean), "" if entry is own else _difference(pair)]
+            record |= {
+                f"{axis}_spent": cost,
+                f"at_equal_{axis}": spread.mean,
+                f"at_equal_{axis}_deviation": spread.deviation,
+                f"at_equal_{axis}_difference": pair.mean,
+                f"at_equal_{axis}_low": pair.low,
+                f"at_equal_{axis}_high": pair.high,
+            }
+        rows.append(tuple(cells))
+        records.append(record)
+    heads = [word for axis, cost in axes.items() for word in (f"{count(cost)} {COSTS[axis]}", f"− {own.name}")]
+    return Table(
+        name="equal_cost",
+        title=f"{comparison.metric_name.capitalize()} at equal cost",
+        header=("algorithm", *heads),
+        rows=tuple(rows),
+        records=tuple(records),
+        note="The most that every run has spent; between two evaluations on the line through them. Mean over seeds, "
+        "and the paired difference with its 95 % interval. Lost clients' work, time and bytes count.",
+    )
+
+
+def _difference(pair: Paired) -> str:
+    interval = "" if math.isnan(pair.low) else f" [{number(pair.low, sign=True)}, {number(pair.high, sign=True)}]"
+    return f"{number(pair.mean, sign=True)}{interval}"
+
+
 def class_table(comparison: Comparison) -> Table | None:
     """Return the final accuracy of each class; None when the runs have no classes."""
     known = [entry for entry in comparison.entries if len(entry.class_accuracy)]
@@ -232,5 +271,5 @@ def class_table(comparison: Comparison) -> Table | None:
 def all_tables(comparison: Comparison) -> list[Table]:
     """Return every table of the report."""
     tables = [final_table(comparison), *(target_table(comparison, target) for target in comparison.targets)]
-    classes = class_table(comparison)
-    return [*tables, classes] if classes else tables
+    others = (equal_cost_table(comparison), class_table(comparison))
+    return [*tables, *(table for table in others if table is not None)]

@@ -21,6 +21,13 @@ class Sampler(Remembers):
     calibration_scope: Scope = "round"
     needs_all_updates = False  # whether it asks for the updates of clients that it may not draw
     run_length: int | None = None  # R, once a run has begun
+    asks_vectors = False  # whether what a client is asked is as long as the model; otherwise it is one number
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the draw depends on conditions, seed and round alone: nobody is asked and nothing is learned."""
+        kind = type(self)
+        return kind.prepare is Sampler.prepare and kind.observe is Sampler.observe
 
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return p, the expected share of each client among the draws, (M,), summing to 1."""

@@ -36,7 +36,8 @@ class ClusteredBySimilarity(Sampler):
     """Draws one client from each of K bins of clients whose last updates point the same way (algorithm 2).
 
     Each bin has as much mass as the others and each client K w in all, so p = w. The angle between two clients of which
-    one was never heard counts as pi/2. Takes O(M d + M^2) memory and O(M^2) time in each round.
+    one was never heard counts as pi/2. Takes O(M^2) memory and time in each round, and room for the vectors of
+    those who were heard.
     """
 
     memory = ("_memory",)

@@ -46,6 +46,11 @@ class VarianceOptimal(Sampler):
         self.use_norms = use_norms
         self._heard = LastNorms()
 
+    @property
+    @override
+    def is_fixed(self) -> bool:
+        return not self.use_norms
+
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         norms = self._heard.estimate(profiles.num_clients)

@@ -66,6 +66,7 @@ class SubmodularSelection(Sampler):
     memory = ("_memory",)
     drawing = Certain()
     calibration_scope = "none"
+    asks_vectors = True
 
     def __init__(self, weights: Weights = "cluster", refresh: Refresh = "delivered", candidates: float = 1.0) -> None:
         one_of("weights", weights, Weights)

@@ -19,7 +19,8 @@ class HeterogeneityAware(Sampler):
 
     .. math:: p_m = \frac{w_m / ((1-q_m) A_m)}{\sum_j w_j / ((1-q_j) A_j)}
 
-    With this p and anonymous averaging :math:`\Omega = w` in every round.
+    With this p and anonymous averaging :math:`\Omega = w` in every round. Where clients cannot be drawn in all rounds,
+    w is divided by how often each can, so that :math:`\Omega = w` over the rounds.
 
     Args:
         knowledge: ``instant``: the server knows q and A of this round, as in the paper. ``mean``: it knows only the
@@ -42,16 +43,20 @@ class HeterogeneityAware(Sampler):
         self._heard: Vector = np.empty(0)
         self._work: Vector = np.empty(0)  # sum of A over the deliveries
 
+    @property
+    @override
+    def is_fixed(self) -> bool:
+        return self.knowledge != "estimated"
+
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
+        weights = profiles.weights if profiles.presence is None else profiles.weights / profiles.presence
         if self.knowledge == "instant":
-            return theory.heterogeneity_aware_probabilities(
-                profiles.weights, profiles.failure_rates, profiles.accumulation
-            )
+            return theory.heterogeneity_aware_probabilities(weights, profiles.failure_rates, profiles.accumulation)
         if self.knowledge == "mean" and not len(self._mean_yield):
             raise ValueError("knowledge='mean' needs a look at typical rounds: call start(forecast) first")
         known = self._mean_yield if self.knowledge == "mean" else self._estimated_yield(profiles.num_clients)
-        unnormalised = profiles.weights / known
+        unnormalised = weights / known
         return unnormalised / unnormalised.sum()
 
     @override

@@ -160,7 +160,7 @@ class EntropyClusters(Sampler):
 
     def _entropies(self) -> Vector:
         """Return H of each client; one that was never heard counts as average."""
-        rows = self._memory.rows.double().cpu().numpy()
+        rows = self._memory.rows.dense().double().cpu().numpy()
         if self.has_bias:
             moves = rows[:, -self.num_classes :]
         else:

@@ -1,9 +1,13 @@
 """What samplers remember of the updates that arrived."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
+from typing_extensions import override
 
+from fl_lightning.client_rows import ClientRows
 from fl_lightning.memory import Remembers
 from fl_lightning.types import IntVector, RoundResult, Vector
 
@@ -67,41 +71,99 @@ class LastNorms(Remembers):
 
 
 class LastUpdates(Remembers):
-    """The last vector that was heard from each client, and all their inner products: O(M d + M^2) memory."""
+    """The last vector that was heard from each client, and all their inner products.
 
-    memory = ("rows", "seen", "products")
+    Takes O(n d + n^2) memory for the n clients that were ever heard; asking for all products makes M^2 of them.
+    """
+
+    memory = ("rows", "pairs")
 
     def __init__(self) -> None:
-        self.rows = torch.empty(0, 0)  # (M, d)
-        self.seen: npt.NDArray[np.bool_] = np.empty(0, dtype=bool)  # (M,)
-        self.products: Vector = np.empty((0, 0))  # (M, M); kept, because M^2 d is too much to repeat in each round
+        self.rows = ClientRows(0, torch.empty(0))  # until a model is known
+        self.pairs: Vector = np.empty((0, 0))  # (n, n), in the order of the rows; n^2 d is too much for each round
 
     def __len__(self) -> int:
-        return len(self.seen)
+        """The number of clients, M; 0 before anything was heard."""
+        return self.rows.num_clients
+
+    @property
+    def seen(self) -> npt.NDArray[np.bool_]:
+        """Who was heard, (M,)."""
+        seen = np.zeros(len(self), dtype=bool)
+        seen[self.rows.clients] = True
+        return seen
+
+    @property
+    def products(self) -> Vector:
+        """All inner products, 0 where one of the two was never heard, (M, M)."""
+        products = np.zeros((len(self), len(self)))
+        products[np.ix_(self.rows.clients, self.rows.clients)] = self.pairs
+        return products
 
     def store(self, num_clients: int, clients: IntVector, rows: torch.Tensor) -> None:
         """Remember new vectors of some clients."""
         if not len(clients):
             return
         if not len(self):
-            self.rows = rows.new_zeros((num_clients, rows.shape[1]))
-            self.seen = np.zeros(num_clients, dtype=bool)
-            self.products = np.zeros((num_clients, num_clients))
-        self.rows = self.rows.to(rows.device)
-        self.rows[torch.from_numpy(clients)] = rows
-        self.seen[clients] = True
-        products = self._products_with_all(clients)
-        self.products[clients] = products
-        self.products[:, clients] = products.T
+            self.rows = ClientRows(num_clients, rows[0])
+        self.rows.put(clients, rows)
+        order = np.argsort(self.rows.clients, kind="stable")
+        places = order[np.searchsorted(self.rows.clients, clients, sorter=order)]
+        pairs = np.zeros((len(self.rows), len(self.rows)))
+        pairs[: len(self.pairs), : len(self.pairs)] = self.pairs
+        pairs[places] = self._products_with_all(rows)
+        pairs[:, places] = pairs[places].T
+        self.pairs = pairs
 
-    def _products_with_all(self, clients: IntVector) -> Vector:
-        """Return the inner products of some rows with all rows, summed in float64 over pieces of the columns."""
-        total = torch.zeros(len(clients), len(self), dtype=torch.float64, device=self.rows.device)
-        for columns in self.rows.split(_CHUNK, dim=1):
-            wide = columns.double()
-            total += wide[torch.from_numpy(clients)] @ wide.T
-        products: Vector = total.cpu().numpy()
-        return products
+    def _products_with_all(self, rows: torch.Tensor) -> Vector:
+        """Return the inner products of some rows with all that are kept, in float64 over pieces of the columns."""
+        found = []
+        for _, block in self.rows.in_blocks():
+            total = torch.zeros(len(rows), len(block), dtype=torch.float64, device=rows.device)
+            for own, others in zip(rows.split(_CHUNK, dim=1), block.split(_CHUNK, dim=1), strict=True):
+                total += own.double() @ others.double().to(rows.device).T
+            found.append(total.cpu().numpy())
+        return np.concatenate(found, axis=1)
+
+    @override
+    def start_anew(self) -> None:
+        self.rows, self.pairs = ClientRows(0, torch.empty(0)), np.empty((0, 0))
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what was heard; earlier versions stored it for all clients.
+
+        Raises:
+            ValueError: If it is the memory of something else.
+        """
+        if state.keys() == {"rows", "seen", "products"}:
+            state = _of_all(state)
+        if isinstance(state.get("rows"), dict):
+            kept = state["rows"]
+            self.rows = ClientRows(int(kept["num_clients"]), kept["default"])
+        self.pairs = np.empty((0, 0))
+        super().load_state_dict(state)
+
+
+def _of_all(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the memory of all clients as that of those who were heard."""
+    clients = np.flatnonzero(_array(state["seen"]))
+    rows: torch.Tensor = state["rows"]
+    return {
+        "rows": {
+            "num_clients": len(rows),
+            "clients": torch.from_numpy(clients),
+            "rows": rows[torch.from_numpy(clients)],
+            "default": rows.new_zeros(rows.shape[1]),
+        },
+        "pairs": torch.from_numpy(_array(state["products"])[np.ix_(clients, clients)]),
+    }
+
+
+def _array(saved: Any) -> npt.NDArray[Any]:
+    tensor: torch.Tensor = next(iter(saved.values())) if isinstance(saved, dict) else saved
+    array: npt.NDArray[Any] = tensor.cpu().numpy()
+    return array
 
 
 def angles(products: Vector, seen: npt.NDArray[np.bool_]) -> Vector:

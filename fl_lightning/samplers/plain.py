@@ -3,7 +3,7 @@
 import numpy as np
 from typing_extensions import override
 
-from fl_lightning.samplers.base import Sampler
+from fl_lightning.samplers.base import Sampler, unbiased_coefficients
 from fl_lightning.samplers.drawing import WithoutReplacement
 from fl_lightning.types import IntVector, Profiles, Vector
 
@@ -28,7 +28,7 @@ class Uniform(Sampler):
     @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
         """Return w / p = M w."""
-        return profiles.weights / probabilities
+        return unbiased_coefficients(profiles.weights, probabilities)
 
 
 class FullParticipation(Uniform):
@@ -40,4 +40,4 @@ class FullParticipation(Uniform):
 
     @override
     def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
-        return np.ones(len(probabilities), dtype=np.int64)
+        return (probabilities > 0).astype(np.int64)  # all but those who cannot be drawn

@@ -16,7 +16,7 @@ from fl_lightning.theory.accumulation import (
     proximal_gradient_weights,
     sgd_accumulation,
 )
-from fl_lightning.theory.averaging import exponential_average_factor, mean_factor
+from fl_lightning.theory.averaging import average_factor, exponential_average_factor, mean_factor
 from fl_lightning.theory.bias import (
     chi_square,
     contribution,
@@ -57,6 +57,7 @@ __all__ = [
     "Bound",
     "CoDesign",
     "LocalStep",
+    "average_factor",
     "chi_square",
     "codesign",
     "consistent_coefficients",

@@ -5,6 +5,7 @@ rounds, so that models k rounds apart have the covariance :math:`\rho^k V`, :mat
 """
 
 import math
+from collections.abc import Iterable
 
 
 def exponential_average_factor(decay: float, contraction: float) -> float:
@@ -40,6 +41,31 @@ def mean_factor(num_rounds: int, contraction: float) -> float:
         raise ValueError(f"num_rounds={num_rounds} must be at least 1")
     rho, n = contraction, num_rounds
     return round(((1 + rho) / (1 - rho) - 2 * rho * (1 - rho**n) / (n * (1 - rho) ** 2)) / n, 12)
+
+
+def average_factor(rates: Iterable[float], contraction: float) -> float:
+    r"""Return the variance of a running average relative to that of the model itself, for any sequence of rates.
+
+    With :math:`Z_r = Z_{r-1} + \gamma_r (X_r - Z_{r-1})`, and v and c the variance of Z and its covariance with X,
+
+    .. math::
+        v_r = (1-\gamma_r)^2 v_{r-1} + 2 \gamma_r (1-\gamma_r) \rho c_{r-1} + \gamma_r^2, \qquad
+        c_r = (1-\gamma_r) \rho c_{r-1} + \gamma_r
+
+    Args:
+        rates: gamma of each round.
+        contraction: rho, the share of its distance from the limit that the model keeps in a round.
+
+    >>> round(average_factor([1 / r for r in range(1, 5)], 0.0), 6), average_factor([1.0, 1.0], 0.9)
+    (0.25, 1.0)
+    """
+    _check_shares(contraction=contraction)
+    variance = covariance = 1.0
+    for rate in rates:
+        kept = 1 - rate
+        variance = kept**2 * variance + 2 * rate * kept * contraction * covariance + rate**2
+        covariance = kept * contraction * covariance + rate
+    return variance
 
 
 def _check_shares(**shares: float) -> None:

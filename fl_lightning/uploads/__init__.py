@@ -2,5 +2,6 @@
 
 from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.chain import Uploads
+from fl_lightning.uploads.compression import Compression, Quantized, RandomK, Signs, TopK
 
-__all__ = ["Upload", "Uploads"]
+__all__ = ["Compression", "Quantized", "RandomK", "Signs", "TopK", "Upload", "Uploads"]

@@ -95,7 +95,9 @@ def test_the_server_control_is_the_mean_of_the_clients() -> None:
     aggregator.setup(M, x)
     for r in made_rounds():
         x = played(aggregator, r, x)
-        torch.testing.assert_close(aggregator.server_control, torch.from_numpy(r.w) @ aggregator.client_controls)
+        torch.testing.assert_close(
+            aggregator.server_control, torch.from_numpy(r.w) @ aggregator.client_controls.dense()
+        )
     assert 0 < aggregator.beta <= 1
 
 

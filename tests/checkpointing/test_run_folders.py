@@ -79,8 +79,9 @@ def test_the_system_releases_the_lock_of_a_killed_process(tmp_path):
     code = (
         "import os, sys, time; from pathlib import Path; from fl_lightning.checkpointing.locking import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1])); lock.acquire()\n"
-        "if not os.fork(): time.sleep(60)\n"  # a child of the run, as a data loader is, does not keep it
-        "print(os.getpid(), flush=True); time.sleep(60)"
+        "parent = os.getpid()\n"
+        "if not os.fork(): print(parent, flush=True); time.sleep(60)\n"  # as a data loader does
+        "time.sleep(60)"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True

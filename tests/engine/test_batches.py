@@ -43,9 +43,9 @@ def test_a_stack_gathers_the_batches_of_its_clients():
     x = torch.arange(40.0)
     parts = np.split(np.random.default_rng(1).permutation(40), [10, 25])
     batches = ClientBatches(TensorFederation((x, x + 1), (x, x), parts), 4, 3, lambda batch: batch)
-    rows = batches.rows(np.array([2, 0]), 1, 5)
+    examples, rows = batches.examples(np.array([2, 0])), batches.rows(np.array([2, 0]), 1, 5)
     for place, client in enumerate([2, 0]):
         for step, batch in enumerate(batches.of_client(client, 1, 5)):
-            stacked = batches.stacked(rows[step])
+            stacked = batches.stacked(examples, rows[step])
             assert torch.equal(stacked[0][place], batch[0])
             assert torch.equal(stacked[1][place], batch[1])

@@ -148,8 +148,13 @@ def test_missing_clients_are_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("loop", "named"),
-    [({"local_parameters": ["network.1.*"]}, "local_parameters"), ({"lr": -1.0}, "lr=-1.0")],
-    ids=["local_parameters", "lr"],
+    [
+        ({"local_parameters": ["network.1.*"]}, "local_parameters"),
+        ({"evaluate_clients": 2}, "evaluate_clients"),
+        ({"uploads": [{"class_path": "fl_lightning.uploads.TopK"}]}, "uploads"),
+        ({"lr": -1.0}, "lr=-1.0"),
+    ],
+    ids=["local_parameters", "evaluate_clients", "uploads", "lr"],
 )
 def test_what_cannot_be_deployed_is_refused(loop, named, tmp_path):
     merged = config("fedavg", tmp_path / "run", **loop)

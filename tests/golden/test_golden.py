@@ -21,6 +21,8 @@ from fl_lightning.cli.main import main
 
 STORED = Path(__file__).with_name("digests.json")
 MEASURED = {"wall_time", "training_seconds"}  # columns that hold real seconds
+# Who is drawn depends on trained weights, so that elsewhere a last bit may choose another of two like clients.
+CHOOSING = {"digits_divfl", "digits_clustered", "digits_hics", "digits_powerofchoice", "digits_delta", "digits_os"}
 NAMES = [f"{data}_{algorithm}" for data in ("digits", "toy") for algorithm in configs.names("algorithms")]
 
 
@@ -58,10 +60,12 @@ def play(name: str, folder: Path) -> dict:
 def test_results_are_what_they_were(name, tmp_path):
     stored = json.loads(STORED.read_text())
     expected, found = stored["runs"][name], play(name, tmp_path / "run")
-    assert (found["steps"], found["delivered"]) == (expected["steps"], expected["delivered"])
-    assert found["norm"] == pytest.approx(expected["norm"], rel=1e-3)
     if machine() == stored["machine"]:
         assert found == expected
+        return
+    assert found["norm"] == pytest.approx(expected["norm"], rel=0.05 if name in CHOOSING else 1e-3)
+    if name not in CHOOSING:
+        assert (found["steps"], found["delivered"]) == (expected["steps"], expected["delivered"])
 
 
 def store() -> None:

@@ -17,6 +17,7 @@ from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.samplers import Sampler
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Profiles, RoundResult, Updates
+from fl_lightning.uploads import Uploads
 from systems import made_plan
 
 Formula = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -115,7 +116,13 @@ def _gradients(
 
 
 def measured_weights(
-    system: System, sampler: Sampler, aggregator: Aggregator, num_rounds: int, copies: int = 1, seed: int = 0
+    system: System,
+    sampler: Sampler,
+    aggregator: Aggregator,
+    num_rounds: int,
+    copies: int = 1,
+    seed: int = 0,
+    uploads: Uploads | None = None,
 ) -> np.ndarray:
     """Return the time average of the model, (kinds,).
 
@@ -126,6 +133,8 @@ def measured_weights(
     selection.start(lambda: system.profiles(256, copies, seed + 1000))
     model = torch.full((system.num_kinds,), 1 / system.num_kinds, dtype=torch.float64)
     aggregator.setup(len(targets), model)
+    uploads = uploads or Uploads()
+    uploads.setup(len(targets), model)
     total, burn_in = torch.zeros_like(model), num_rounds // 3
     for index, profiles in enumerate(system.profiles(num_rounds, copies, seed), start=1):
         gains = torch.from_numpy(system.gain(profiles.num_steps))
@@ -140,6 +149,8 @@ def measured_weights(
         clients = aggregator.trains(plan, delivered)
         deltas = gains[torch.from_numpy(clients)][:, None] * _gradients(aggregator, clients, model, targets)
         updates = _updates(clients, deltas, profiles.num_steps)
+        if index > burn_in:  # what is held back is in units of steps, which are longer before
+            updates = uploads(updates, plan, seed)
         model = aggregator(model, updates, delivered, plan)
         sampler.observe(RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0))
         if index > burn_in:

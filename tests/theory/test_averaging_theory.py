@@ -39,3 +39,17 @@ def test_shares_outside_their_range_are_refused():
         theory.exponential_average_factor(0.9, 1.0)
     with pytest.raises(ValueError, match="num_rounds=0"):
         theory.mean_factor(0, 0.5)
+
+
+@pytest.mark.parametrize("contraction", [0.0, 0.5, 0.9])
+def test_any_sequence_of_rates_agrees_with_the_closed_forms_and_with_the_covariance(contraction):
+    long = theory.average_factor([0.05] * 2000, contraction)
+    assert long == pytest.approx(theory.exponential_average_factor(0.95, contraction))
+    assert theory.average_factor([1 / r for r in range(1, 31)], contraction) == pytest.approx(
+        theory.mean_factor(30, contraction)
+    )
+    rates = np.random.default_rng(0).uniform(0.1, 0.9, 12)
+    rates[0] = 1.0
+    shares = rates * np.append(np.cumprod((1 - rates)[::-1])[-2::-1], 1.0)  # of each model in the average
+    gaps = np.abs(np.subtract.outer(np.arange(12), np.arange(12)))
+    assert theory.average_factor(rates, contraction) == pytest.approx(shares @ contraction**gaps @ shares)

@@ -1,0 +1,209 @@
+"""Asynchronous algorithms: event by event, the objective they are predicted to optimise, and resuming."""
+
+import numpy as np
+import pytest
+import torch
+from test_omega_table import SYSTEMS, TOLERANCE
+
+from fl_lightning.asynchronous import ArrivalRates, AsynchronousSelection, StaleMean
+from fl_lightning.callbacks import ChannelFailures, ComputationTime
+from fl_lightning.checkpointing.snapshot import snapshot
+from fl_lightning.clock import Clock, OnOff, Share
+from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance
+from fl_lightning.types import Profiles, Updates
+from systems import gaussian_federation, linear_module, made_plan, small_loop
+
+COPIES, ROUNDS, SEED = 24, 900, 0
+
+
+def seconds_of(system, steps, copies):
+    """Slow clients have more seconds per step, in the order of their kinds."""
+    return steps * np.tile(np.linspace(4.0, 1.0, system.num_kinds), copies)
+
+
+def profiles_of(system, num_rounds, seed):
+    weights = np.tile(system.weights / COPIES, COPIES)
+    for steps, rates in zip(*system.conditions(num_rounds, COPIES, seed), strict=True):
+        yield Profiles(
+            weights=weights,
+            num_steps=steps,
+            failure_rates=rates,
+            accumulation=steps.astype(float),
+            seconds=seconds_of(system, steps, COPIES),
+        )
+
+
+def measured(system, sampler, aggregator, buffer):
+    """Run the real selection, channel and aggregator on clients with quadratic losses at unit vectors.
+
+    Returns the time average of the model and the objective that the plans reported, both (kinds,).
+    """
+    targets = torch.eye(system.num_kinds, dtype=torch.float64).repeat(COPIES, 1)
+    selection, channel = AsynchronousSelection(sampler, buffer, concurrency=2 * buffer), ChannelFailures()
+    selection.start(lambda: profiles_of(system, 256, SEED + 1000))
+    model = torch.full((system.num_kinds,), 1 / system.num_kinds, dtype=torch.float64)
+    aggregator.setup(len(targets), model)
+    total, reported, burn_in = torch.zeros_like(model), np.zeros(len(targets)), ROUNDS // 3
+    for index, profiles in enumerate(profiles_of(system, ROUNDS, SEED), start=1):
+        steps = selection.arrange(profiles, index, SEED)
+        gains = torch.from_numpy(system.gain(steps))
+        profiles = Profiles(**(vars(profiles) | {"num_steps": steps, "accumulation": steps.astype(float)}))
+        cohort = selection.configure_cohort(selection.expected_cohort(profiles), np.random.default_rng(0))
+        coefficients = aggregator.coefficients(profiles, cohort)
+        plan = made_plan(index, profiles, cohort, coefficients, system.learning_rate, 4.0 if index <= burn_in else 1.0)
+        delivered = channel.configure_delivery(plan, SEED)
+        clients = aggregator.trains(plan, delivered)
+        starts = torch.stack([aggregator.start(int(m), model) for m in clients]) if len(clients) else model[None][:0]
+        rows = torch.from_numpy(clients)
+        updates = Updates(
+            clients=clients,
+            deltas=gains[rows][:, None] * (starts - targets[rows]),
+            buffers=starts.new_empty((len(clients), 0)),
+            num_steps=steps[clients],
+            losses=np.zeros(len(clients)),
+        )
+        model = aggregator(model, updates, delivered, plan)
+        if index > burn_in:
+            total += model
+            reported += plan.expected.contribution
+    kinds = reported.reshape(COPIES, -1).sum(axis=0)
+    return (total / (ROUNDS - burn_in)).numpy(), kinds / kinds.sum()
+
+
+def predicted(system, omega):
+    steps, rates = system.conditions(ROUNDS, COPIES, SEED)
+    seconds = seconds_of(system, steps, COPIES).mean(axis=0)
+    amounts = omega(np.tile(system.weights, COPIES), rates, steps, system.gain(steps), seconds)
+    kinds = np.broadcast_to(amounts, steps.shape).mean(axis=0).reshape(COPIES, -1).sum(axis=0)
+    return kinds / kinds.sum()
+
+
+ALGORITHMS = {
+    "FedBuff": (ArrivalRates, lambda: StaleMean(0.0), lambda w, q, a, gain, t: (1 - q) * gain / t),
+    "consistent FedBuff": (
+        lambda: Consistent(ArrivalRates()),
+        lambda: StaleMean(0.0),
+        lambda w, q, a, gain, t: w * gain / a * (w * (1 - q) * a).sum(axis=1, keepdims=True),
+    ),
+    "FedBuff, jobs drawn by FedACS": (
+        HeterogeneityAware,
+        lambda: StaleMean(0.0),
+        lambda w, q, a, gain, t: w * gain / a / (w / ((1 - q) * a)).sum(axis=1, keepdims=True),
+    ),
+    "FedBuff, jobs drawn by weight": (
+        Importance,
+        lambda: StaleMean(0.0),
+        lambda w, q, a, gain, t: w * (1 - q) * gain,
+    ),
+}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_measured_weights_are_the_predicted_ones(name, system):
+    sampler, aggregator, omega = ALGORITHMS[name]
+    found, reported = measured(SYSTEMS[system], sampler(), aggregator(), buffer=48)
+    assert np.abs(found - predicted(SYSTEMS[system], omega)).sum() < TOLERANCE
+    infinitesimal = predicted(SYSTEMS[system], lambda w, q, a, gain, t: omega(w, q, a, a, t))
+    assert np.abs(reported - infinitesimal).sum() < TOLERANCE
+
+
+@pytest.mark.parametrize("mixing", [0.0, 0.3])
+def test_a_discount_of_old_uploads_shifts_the_objective_as_reported(mixing):
+    """Slow clients are old when they arrive, so that a discount takes from them."""
+    system = SYSTEMS["spec-static"]
+    found, reported = measured(system, ArrivalRates(), StaleMean(0.5, mixing), buffer=48)
+    plain = predicted(system, lambda w, q, a, gain, t: (1 - q) * gain / t)
+    assert np.abs(found - reported).sum() < 0.05 < np.abs(found - plain).sum()
+
+
+def flat(seconds):
+    num = len(seconds)
+    return Profiles(
+        weights=np.full(num, 1 / num),
+        num_steps=np.arange(1, num + 1),
+        failure_rates=np.zeros(num),
+        accumulation=np.ones(num),
+        seconds=np.asarray(seconds, dtype=float),
+    )
+
+
+def test_events_come_in_the_order_of_the_clock():
+    """Three clients of 2, 3 and 7 s, buffer of 2: ends at 2 and 3, then 4 and 6 (twice: client 0 first), and so on."""
+    selection, profiles = AsynchronousSelection(ArrivalRates(), 2), flat([2.0, 3.0, 7.0])
+    selection.start(lambda: iter([profiles]))
+    seen = []
+    for index in range(1, 5):
+        selection.arrange(profiles, index, seed=0)
+        cohort = selection.configure_cohort(selection.expected_cohort(profiles), np.random.default_rng(0))
+        seen.append((cohort.counts.tolist(), selection.now, cohort.arrivals.started.tolist()))
+    assert [counts for counts, _, _ in seen] == [[1, 1, 0], [2, 0, 0], [0, 1, 1], [1, 1, 0]]
+    assert [now for _, now, _ in seen] == [3.0, 6.0, 7.0, 9.0]
+    assert seen[1][2][0] == 0 + 1  # its second job began after the first step
+    assert seen[2][2][1:] == [1, 0]  # client 2 has trained on the initial model all the time
+
+
+def play(rounds, resume=None, sampler=None, **settings):
+    chosen = {
+        "sampling": AsynchronousSelection(sampler or Consistent(ArrivalRates()), 2),
+        "aggregator": StaleMean(0.5, 0.2),
+        "clock": Clock([Share(0.5, 5.0), Share(0.5, 1.0)], jitter=0.3),
+        "callbacks": [ComputationTime()],
+    }
+    loop = small_loop(rounds=rounds, **(chosen | settings))
+    return loop, list(loop.iterate(linear_module(), gaussian_federation(), resume))
+
+
+@pytest.mark.parametrize("sampler", [lambda: Consistent(ArrivalRates()), HeterogeneityAware])
+def test_a_resumed_run_is_the_same(sampler):
+    whole, rows = play(12, sampler=sampler())
+    part, _ = play(5, sampler=sampler())
+    resumed, rest = play(12, snapshot(part), sampler=sampler())
+    assert torch.equal(resumed.state.weights, whole.state.weights)
+    times = [[r.metrics["synchronous_time"] for r in results] for results in (rows, rest)]
+    assert times[0][5:] == times[1]
+
+
+def test_a_second_run_starts_anew():
+    loop, first = play(6)
+    again = list(loop.iterate(linear_module(), gaussian_federation()))
+    assert [r.metrics["synchronous_time"] for r in again] == [r.metrics["synchronous_time"] for r in first]
+    assert loop.sampling.now == first[-1].metrics["synchronous_time"]
+
+
+def test_costs_are_those_of_the_jobs_that_ended():
+    _, results = play(8, clock=Clock([Share(0.5, 5.0), Share(0.5, 1.0)]))
+    speed, total = np.array([5.0] * 3 + [1.0] * 3), 0.0
+    for result in results:
+        total += float((result.plan.cohort.counts * result.plan.profiles.num_steps) @ speed)
+        assert result.metrics["computation_time"] == pytest.approx(total)
+    assert results[-1].metrics["uplink_bytes"] == 8 * 2 * 72
+    ages = [result.plan.index - 1 - result.plan.cohort.arrivals.started for result in results]
+    assert max(age.max() for age in ages) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"clock": Clock(availability=OnOff())}, "knows no deadline and no availability"),
+        ({"clock": Clock(take_first=1)}, "take_first has no meaning"),
+        ({"sampling": None}, "use it with AsynchronousSelection"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(settings, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        play(3, **settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: AsynchronousSelection(ArrivalRates(), 0), "clients_per_round=0"),
+        (lambda: AsynchronousSelection(Importance(), 2, -1), "concurrency=-1"),
+        (lambda: StaleMean(-1.0), "exponent=-1.0"),
+        (lambda: StaleMean(0.0, 2.0), "mixing=2.0"),
+    ],
+)
+def test_bad_values_are_refused(make, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        make()
