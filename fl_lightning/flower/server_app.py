@@ -98,7 +98,9 @@ def check_deployable(loop: "FederatedLoop") -> None:
             "loop.uploads are steps of simulated clients, which nodes would not make: leave them out to deploy"
         )
     if loop.client_evaluator.settings:
-        raise ConfigError("loop.evaluate_clients needs the clients' data, which stays at the nodes: set it to 0 to deploy")
+        raise ConfigError(
+            "loop.evaluate_clients needs the clients' data, which stays at the nodes: set it to 0 to deploy"
+        )
     if loop.fabric.world_size > 1:
         raise ConfigError("fabric.devices must be 1 on a server: the clients train on their nodes")
 
