@@ -8,7 +8,7 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.memory import Remembers
 from fl_lightning.parts import Schedule
-from fl_lightning.types import Conditions, IntVector, RoundResult, Vector
+from fl_lightning.types import BoolVector, Conditions, IntVector, RoundResult, Vector
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
@@ -69,7 +69,7 @@ class ObservedConditions(Remembers, Callback, Schedule):
         return Conditions(np.maximum(1, np.rint(mean)).astype(np.int64), rates)
 
     @property
-    def _known(self) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    def _known(self) -> BoolVector:
         return self._reports > 0
 
     def _make_room(self, num_clients: int) -> None:

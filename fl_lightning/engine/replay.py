@@ -13,7 +13,7 @@ from fl_lightning.deliveries import Delivery, read_deliveries
 from fl_lightning.engine.engine import Engine
 from fl_lightning.protocols import Federation, LocalWork
 from fl_lightning.solvers import Solver
-from fl_lightning.types import IntVector, ModelState, Updates, Vector
+from fl_lightning.types import BoolVector, IntVector, ModelState, Updates, Vector
 
 
 class Replayed:
@@ -67,7 +67,7 @@ class Replayed:
         gradients[torch.from_numpy(~self._arrived(round_index, clients))] = 0
         return gradients
 
-    def _arrived(self, round_index: int, clients: IntVector) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    def _arrived(self, round_index: int, clients: IntVector) -> BoolVector:
         return np.array([each.arrived for each in self._answers(round_index, clients)], dtype=bool)
 
     def _answers(self, round_index: int, clients: IntVector) -> list[Delivery]:

@@ -43,7 +43,7 @@ class NodesFederation:
         return self._own.measure(weights, plan)
 
 
-class NodesData:
+class NodesData(DataSource):
     """A data source that waits for the nodes.
 
     Args:
