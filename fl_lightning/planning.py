@@ -83,8 +83,9 @@ class Planner:
 
         It can where the sampler asks and learns nothing: then the draw is a function of seed and round alone.
         """
-        sampler, memory = getattr(self.sampling, "sampler", None), getattr(self.schedule, "state_dict", dict)()
-        if memory or not isinstance(sampler, Sampler) or not sampler.is_fixed:
+        sampler = getattr(self.sampling, "sampler", None)
+        remembers = bool(getattr(self.schedule, "state_dict", dict)())
+        if remembers or not isinstance(sampler, Sampler) or not sampler.is_fixed:
             return np.empty(0, dtype=np.int64)
         expected = self.sampling.expected_cohort(self.profiles(self.conditions(index), self.base_rate(index)))
         return self.sampling.configure_cohort(expected, generator(self.seed, Purpose.SAMPLING, index)).clients

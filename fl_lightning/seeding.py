@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     COMPRESSION = 22
     ARRIVALS = 23
     HELD_OUT = 24
+    VALIDATION = 30  # which training examples are held out
 
 
 def generator(seed: int, purpose: Purpose, round_index: int = 0) -> np.random.Generator:

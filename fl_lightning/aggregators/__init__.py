@@ -15,6 +15,7 @@ from fl_lightning.aggregators.mifa import MemorizedMean
 from fl_lightning.aggregators.scaffold import ControlVariates
 from fl_lightning.aggregators.schemec import IncompleteWork
 from fl_lightning.aggregators.server_optimizers import ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
+from fl_lightning.client_rows import RowStorage
 
 __all__ = [
     "AdaptiveControlVariates",
@@ -30,6 +31,7 @@ __all__ = [
     "NormalizedMean",
     "ParticipationIntervals",
     "PostponedBroadcast",
+    "RowStorage",
     "ServerAdam",
     "ServerMomentum",
     "ServerOptimizer",

@@ -4,8 +4,10 @@ import hashlib
 import io
 import os
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -24,17 +26,23 @@ def write_durably(path: Path, content: bytes) -> None:
     The content goes to a file beside it, is forced to the disk and takes the place by a rename, which is forced to the
     disk as well. A full disk or a folder that cannot be written leaves the old file untouched.
     """
+    _write(path, lambda file: file.write(content))
+
+
+def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            fill(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise OSError(error.errno, f"cannot write {path}: {error.strerror}; what was there before is intact") from None
+    finally:
+        with suppress(OSError):  # it has taken its place, unless something failed
+            temporary.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -54,10 +62,47 @@ def encode(content: Any) -> bytes:
 
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    """Write a checkpoint: one line with format, checksum and length, then the content."""
-    payload = encode(content)
-    header = f"fl_lightning checkpoint {FORMAT} {hashlib.sha256(payload).hexdigest()} {len(payload)}\n"
-    write_durably(path, header.encode() + payload)
+    """Write a checkpoint: one line with format, checksum and length, then the content.
+
+    The content goes to the disk piece by piece, because a copy of it may not fit into the memory.
+    """
+
+    def fill(file: BinaryIO) -> None:
+        file.write(_header("0" * 64, 0))
+        hashed = _Hashed(file)
+        try:
+            torch.save(content, hashed)  # type: ignore[arg-type]  # it asks for no more than write
+        except Exception as error:  # torch's writer has errors of its own for what the disk refused
+            raise hashed.error or error from None
+        file.seek(0)
+        file.write(_header(hashed.digest.hexdigest(), hashed.length))
+
+    _write(path, fill)
+
+
+def _header(digest: str, length: int) -> bytes:
+    return f"fl_lightning checkpoint {FORMAT} {digest} {length:018d}\n".encode()
+
+
+class _Hashed:
+    """Passes what is written on to a file and keeps its checksum and length."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.digest, self.length = file, hashlib.sha256(), 0
+        self.error: OSError | None = None  # the first of the disk
+
+    def write(self, data: Any) -> int:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        self.digest.update(data)
+        self.length += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def is_checkpoint(path: Path) -> bool:

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import io
+import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from inspect import signature
@@ -11,10 +12,13 @@ from typing import Any
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from lightning.pytorch import LightningModule
+from torch.nn.parameter import is_lazy
 
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.calibration import Calibration
 from fl_lightning.cli import configs
+from fl_lightning.cli.names import label
 from fl_lightning.cli.parsing import add_loop_arguments, parse_config
 from fl_lightning.diagnosis.dry_run import Algorithm
 from fl_lightning.loop import FederatedLoop
@@ -22,7 +26,7 @@ from fl_lightning.parts import DataSource
 from fl_lightning.solvers import SGD
 
 ALGORITHM = ("sampling", "aggregator", "solver", "calibration")
-_ENVIRONMENT = ("schedule", "channel", "lr", "batch_size", "weights")
+_ENVIRONMENT = ("schedule", "channel", "clock", "lr", "batch_size", "weights")
 
 
 @cache
@@ -62,6 +66,22 @@ def _instantiate(
 def environment(merged: dict[str, Any], overrides: Sequence[str], trusted: Sequence[str] = ()) -> Namespace:
     """Return the data source, the seed, and what surrounds an algorithm: ``loop.schedule``, ``loop.lr`` and so on."""
     return _instantiate(merged, _ENVIRONMENT, overrides, trusted, with_data=True)
+
+
+def model_bytes(merged: dict[str, Any], trusted: Sequence[str] = ()) -> float:
+    """Return the bytes of the configured model that travel, trainable parameters and float buffers; NaN without one."""
+    if "model" not in merged:
+        return math.nan
+    parser = ArgumentParser(prog="fl-lightning", exit_on_error=False, add_help=False)
+    parser.add_argument("--config", action="config")
+    parser.add_subclass_arguments(LightningModule, "model", required=True)
+    with contextlib.redirect_stderr(io.StringIO()):
+        module = parser.instantiate(parse_config(parser, {"model": merged["model"]}, [], trusted)).model
+    sent = [each for each in module.parameters() if each.requires_grad]
+    sent += [each for each in module.buffers() if each.is_floating_point()]
+    if any(is_lazy(each) for each in sent):
+        return math.nan
+    return float(sum(each.numel() * each.element_size() for each in sent))
 
 
 def algorithm(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] = ()) -> Algorithm:
@@ -163,33 +183,3 @@ def _algorithm_file(name: str) -> dict[str, Any]:
             f"{path} sets {', '.join(foreign)}, which all algorithms share: leave it out, or set it in --config"
         )
     return over
-
-
-def label(name: str) -> str:
-    """Return what an algorithm is called: its name, or the stem of its file.
-
-    >>> label("fedavg"), label("algorithms/mine.yaml")
-    ('fedavg', 'mine')
-    """
-    return name if name in configs.names("algorithms") else Path(name).stem
-
-
-def names_given(text: str) -> list[str]:
-    """Return the algorithms that a comma-separated list of names and files, or ``all``, stands for; FedAvg first.
-
-    >>> names_given("fedacs, fedavg")
-    ['fedavg', 'fedacs']
-    """
-    known = configs.names("algorithms")
-    names = known if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise configs.ConfigError("--algorithms needs names or files, separated by commas, or all")
-    names = sorted(dict.fromkeys(names), key=lambda name: name != "fedavg")
-    for name in names:
-        if name not in known and not Path(name).is_file():
-            raise configs.ConfigError(f"algorithm {name!r} is unknown: use a file, all, or some of {', '.join(known)}")
-    labels = [label(name) for name in names]
-    twice = sorted({each for each in labels if labels.count(each) > 1})
-    if twice:
-        raise configs.ConfigError(f"--algorithms has {', '.join(twice)} more than once: rename the file")
-    return names

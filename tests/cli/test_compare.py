@@ -211,7 +211,7 @@ def test_failing_runs_stop_no_other_and_are_named_at_the_end(tmp_path):
 def test_jobs_go_seed_by_seed():
     _, planned = jobs.plan(["digits.yaml"], ["fedacs.yaml", "fedavg.yaml"], [], [0, 1], None, ["--loop.rounds", "7"])
     assert [job.run_dir for job in planned] == [
-        f"runs/compare_digits/{algorithm}/seed_{seed}" for seed in (0, 1) for algorithm in ("fedacs", "fedavg")
+        f"runs/compare_digits_rounds=7/{algorithm}/seed_{seed}" for seed in (0, 1) for algorithm in ("fedacs", "fedavg")
     ]
     assert planned[0].num_rounds == 7
 
