@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from fl_lightning.checkpointing.storage import write_durably
 from fl_lightning.cli import configs
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.configs import ConfigError
@@ -64,7 +63,8 @@ def main(arguments: list[str]) -> int:
     out = Path(options.out)
     _refuse_foreign(out)
     merged = configs.compose(names)
-    from fl_lightning.cli import building  # heavy: torch, lightning
+    from fl_lightning.checkpointing.storage import write_durably  # heavy: torch, lightning
+    from fl_lightning.cli import building
 
     settings = building.parse(merged, overrides, options.trust)
     num_clients = options.clients
