@@ -18,7 +18,7 @@ from fl_lightning.calibration import Calibration
 from fl_lightning.checkpointing.snapshot import restore
 from fl_lightning.client_evaluation import ClientEvaluation, ClientEvaluator
 from fl_lightning.clock import Clock
-from fl_lightning.clock.costs import SCALAR_BYTES, message_sizes
+from fl_lightning.clock.costs import message_sizes
 from fl_lightning.data.given import as_federation
 from fl_lightning.defaults import EqualWork, ScheduledLinks, fedavg_sampling
 from fl_lightning.engine import Engine as LocalEngine
@@ -33,7 +33,7 @@ from fl_lightning.rates import RateSchedule
 from fl_lightning.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics
 from fl_lightning.solver_names import as_solver
 from fl_lightning.solvers import Solver, tell_difference
-from fl_lightning.types import IntVector, ModelState, RoundCosts, RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.types import IntVector, ModelState, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads import Upload, Uploads
 
 
@@ -197,7 +197,8 @@ class FederatedLoop:
         self.state = self._aggregate(updates, delivered, plan)
         self.averaging.update(self.state, index)
         self.round_index = index
-        costs = self._costs(plan, delivered, probe)
+        costs = self.clock.charged(plan, delivered, self.aggregator, self.sampling, probe.asked)
+        self.spent.add(costs)
         metrics, class_accuracy = self._evaluate(plan)
         of_clients = self.client_evaluator(self) if self.client_evaluator.due(index, self._is_last(index)) else {}
         result = RoundResult(
@@ -326,14 +327,6 @@ class FederatedLoop:
         prefetch = getattr(self.federation, "prefetch", None)
         if prefetch is not None and self.fabric.world_size == 1:
             prefetch(clients, lambda: self.planner.next_clients(index + 1).tolist() if index < self.rounds else [])
-
-    def _costs(self, plan: RoundPlan, delivered: IntVector, probe: EngineProbe) -> RoundCosts:
-        vectors = getattr(getattr(self.sampling, "sampler", None), "asks_vectors", False)
-        answers = len(probe.asked) * (self.clock.traffic.model if vectors else SCALAR_BYTES)
-        got = self.aggregator.downloads(plan, delivered)
-        costs = self.clock.costs(plan, delivered, got, probe.asked, answers)
-        self.spent.add(costs)
-        return costs
 
     def _aggregate(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> ModelState:
         weights = self.aggregator(self.state.weights, updates, delivered, plan)

@@ -19,7 +19,9 @@ class AsynchronousSelection(Remembers, Selection):
 
     A job begins with the newest model, takes the seconds that the clock says, and is followed by the next at once. A
     round is one step of the server, made of the next ``clients_per_round`` uploads; the channel loses some of them. A
-    client that sends twice before a step trains once, on the model of its last job, counts twice and is charged twice.
+    client that sends twice before a step trains once, on the model of its last job and with the mean of their steps,
+    counts twice and is charged twice. Where everybody trains all the time, the T of a client's jobs go through typical
+    rounds of the schedule one after another, because rounds of the server have nothing to do with them.
 
     Args:
         sampler: :class:`ArrivalRates`, also inside :class:`fl_lightning.samplers.Consistent`: every client trains all
@@ -31,7 +33,7 @@ class AsynchronousSelection(Remembers, Selection):
         concurrency: Jobs at the same time, where the sampler draws; by default as many as there are in a buffer.
     """
 
-    memory = ("sampler", "now", "_client", "_finish", "_started", "_steps", "_busy")
+    memory = ("sampler", "now", "_client", "_finish", "_started", "_steps", "_busy", "_num_jobs")
     uses_seconds = True
 
     def __init__(
@@ -47,6 +49,8 @@ class AsynchronousSelection(Remembers, Selection):
         self._started: IntVector = np.empty(0, dtype=np.int64)  # after how many rounds its model was made
         self._steps: IntVector = np.empty(0, dtype=np.int64)
         self._busy: Vector = np.empty(0)  # until when each client is busy, (M,)
+        self._num_jobs: IntVector = np.empty(0, dtype=np.int64)  # that each client has begun, (M,)
+        self._typical: list[tuple[IntVector, Vector]] = []  # T and seconds of typical rounds
         self._counts: IntVector = np.empty(0, dtype=np.int64)
         self._arrivals: Arrivals | None = None
         self._mean_seconds: Vector = np.empty(0)
@@ -69,7 +73,9 @@ class AsynchronousSelection(Remembers, Selection):
     @override
     def start(self, forecast: Forecast) -> None:
         super().start(forecast)
-        self._mean_seconds = np.mean([seconds_of(profiles) for profiles in forecast()], axis=0)
+        typical = [(profiles.num_steps, seconds_of(profiles)) for profiles in forecast()]
+        self._mean_seconds = np.mean([seconds for _, seconds in typical], axis=0)
+        self._typical = typical if self.everybody else []
 
     def arrange(self, profiles: Profiles, index: int, seed: int) -> IntVector:
         """Find the uploads of a round, and return T of all clients: of those who send, that of their job, (M,)."""
@@ -82,14 +88,15 @@ class AsynchronousSelection(Remembers, Selection):
         if not len(self._client):
             self._begin(profiles, seconds, rng)
         num_clients, began = profiles.num_clients, self.now
-        counts, steps = np.zeros(num_clients, dtype=np.int64), profiles.num_steps.copy()
+        counts, steps = np.zeros(num_clients, dtype=np.int64), np.zeros(num_clients, dtype=np.int64)
         started, size = np.full(num_clients, index - 1, dtype=np.int64), self.num_draws(num_clients)
         law = self._law(profiles)
         for place in range(size):
             job = int(np.argmin(self._finish))
             client, self.now = int(self._client[job]), float(self._finish[job])
             counts[client] += 1
-            steps[client], started[client] = self._steps[job], self._started[job]
+            steps[client] += self._steps[job]
+            started[client] = self._started[job]
             version = index if place == size - 1 else index - 1  # who completes the buffer gets the new model
             self._next(job, client if law is None else _drawn(law, rng), version, profiles, seconds)
         self._counts = counts
@@ -97,7 +104,7 @@ class AsynchronousSelection(Remembers, Selection):
         self._arrivals = Arrivals(
             started=started, oldest=int(self._started.min()), elapsed=self.now - began, expected=expected
         )
-        return steps
+        return np.where(counts > 0, np.rint(steps / np.maximum(counts, 1)).astype(np.int64), profiles.num_steps)
 
     def _law(self, profiles: Profiles) -> Vector | None:
         """Return the cumulated probabilities of the next job; None where each client follows itself."""
@@ -109,13 +116,18 @@ class AsynchronousSelection(Remembers, Selection):
         num_jobs, law = self.num_jobs(profiles.num_clients), self._law(profiles)
         self._client = np.arange(num_jobs)
         self._finish, self._busy = np.zeros(num_jobs), np.zeros(profiles.num_clients)
+        self._num_jobs = np.zeros(profiles.num_clients, dtype=np.int64)
         self._started, self._steps = np.zeros(num_jobs, dtype=np.int64), np.zeros(num_jobs, dtype=np.int64)
         for job in range(num_jobs):
             self._next(job, job if law is None else _drawn(law, rng), 0, profiles, seconds)
 
     def _next(self, job: int, client: int, version: int, profiles: Profiles, seconds: Vector) -> None:
         self._client[job], self._started[job] = client, version
-        self._steps[job] = profiles.num_steps[client]
+        steps = profiles.num_steps
+        if self._typical:
+            steps, seconds = self._typical[int(self._num_jobs[client]) % len(self._typical)]
+        self._num_jobs[client] += 1
+        self._steps[job] = steps[client]
         self._finish[job] = self._busy[client] = max(self.now, self._busy[client]) + seconds[client]
 
     def _expected_age(self, num_clients: int) -> Vector:

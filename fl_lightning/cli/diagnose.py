@@ -11,8 +11,10 @@ from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.clients import ClientTable, read_clients
 
 if TYPE_CHECKING:
+    from fl_lightning.clock import Clock
     from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.diagnosis.objective import Diagnosis, Recommendation
+    from fl_lightning.types import Conditions
 
 _ROUNDS, _STATIC_ROUNDS = 96, 16
 _CONDITIONS_SEED = 0x5EED
@@ -99,18 +101,21 @@ def _is_terminal() -> bool:
 
 def _system_of_csv(table: ClientTable, merged: dict[str, Any]) -> tuple["System", Any, list[str]]:
     from fl_lightning.callbacks import ChannelFailures
+    from fl_lightning.clock import Clock
     from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.types import Conditions
 
     rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
     conditions = [Conditions(table.num_steps, table.failure_rates)] * rounds
-    return System(table.weights, conditions, ChannelFailures(), merged["loop"].get("lr", 0.02)), None, []
+    clock = _clock(Clock(), conditions, table.weights, 0, float("nan"))
+    return System(table.weights, conditions, ChannelFailures(), merged["loop"].get("lr", 0.02), clock), None, []
 
 
 def _system_of_config(
     merged: dict[str, Any], overrides: list[str], trusted: list[str]
 ) -> tuple["System", Any, list[str]]:
     from fl_lightning.cli import parts
+    from fl_lightning.clock import Clock
     from fl_lightning.data.sizes import expected_sizes
     from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.engine.batches import steps_per_epoch
@@ -129,7 +134,27 @@ def _system_of_config(
     ]
     static = all(np.array_equal(vars(conditions[0])[name], vars(conditions[1])[name]) for name in vars(conditions[0]))
     conditions = conditions[:_STATIC_ROUNDS] if static else conditions
-    return System(target_weights(loop.weights, sizes), conditions, loop.channel, loop.lr), label_counts, notes
+    weights = target_weights(loop.weights, sizes)
+    clock = _clock(loop.clock or Clock(), conditions, weights, settings.seed, parts.model_bytes(merged, trusted))
+    return System(weights, conditions, loop.channel, loop.lr, clock), label_counts, notes
+
+
+def _clock(clock: "Clock", conditions: list["Conditions"], weights: Any, seed: int, size: float) -> "Clock":
+    """Return a clock that knows the clients and the size of the model, NaN for unknown."""
+    from fl_lightning.clock import Traffic
+    from fl_lightning.types import Profiles
+
+    def forecast() -> Any:
+        for each in conditions:
+            yield Profiles(
+                weights=weights,
+                num_steps=each.num_steps,
+                failure_rates=each.failure_rates,
+                accumulation=each.num_steps.astype(np.float64),
+            )
+
+    clock.setup(len(weights), seed, forecast, Traffic(download=size, upload=size, model=size))
+    return clock
 
 
 def _num_rounds(num_clients: int) -> int:
@@ -166,7 +191,8 @@ def _table(found: list["Diagnosis"], unknown: list[str], system: "System", title
         header_style="bold",
     )
     table.add_column("algorithm", no_wrap=True)
-    for name in ("L1", "chi²", "chi² a round", "favours", "forgets", "step", "steps a round", "V", "V x work"):
+    heads = ("L1", "chi²", "chi² a round", "favours", "forgets", "step", "steps a round", "s a round", "kB up / down")
+    for name in (*heads, "V", "V x work"):
         table.add_column(name, justify="right")
     table.add_column("must be known or kept")
     for each in sorted(
@@ -174,7 +200,7 @@ def _table(found: list["Diagnosis"], unknown: list[str], system: "System", title
     ):
         table.add_row(*_row(each), style="green" if each.consistent else "")
     for name in unknown:
-        table.add_row(name, *["?"] * 9, "depends on the data", style="dim")
+        table.add_row(name, *["?"] * 11, "depends on the data", style="dim")
     return table
 
 
@@ -191,8 +217,29 @@ def _row(each: "Diagnosis") -> list[str]:
         *extremes,
         f"{each.step_length:.2f}",
         f"{each.work:.1f}",
+        _shown(each.seconds, 1),
+        f"{_shown(each.uplink_bytes / 1000)} / {_shown(each.downlink_bytes / 1000)}",
         *costs,
         str(each.needs),
+    ]
+
+
+def _shown(value: float, digits: int = 0) -> str:
+    return f"{value:.{digits}f}" if np.isfinite(value) else "-"
+
+
+def _soonest(found: list["Diagnosis"]) -> list[str]:
+    from fl_lightning.diagnosis.objective import soonest
+
+    first = soonest(found)
+    if first is None:
+        return []
+    ranked = sorted((each for each in found if each.consistent), key=lambda each: each.variance_seconds)
+    others = [each for each in ranked if each is not first and np.isfinite(each.variance_seconds)][:3]
+    compared = ", ".join(f"{each.name} x{each.variance_seconds / first.variance_seconds:.2g}" for each in others)
+    return [
+        f"Soonest on the clock: [bold]{first.name}[/], {_shown(first.seconds, 1)} s a round"
+        + (f"; the same consistent progress takes {compared} the time." if compared else ".")
     ]
 
 
@@ -213,7 +260,7 @@ def advice(found: list["Diagnosis"], choice: "Recommendation", label_counts: Any
             lines.append("FedAvg optimises the objective you asked for: your clients are alike enough.")
         else:
             lines.append(f"FedAvg would optimise something else{': ' + said if said else ''}.")
-    return lines + _recommendation(choice)
+    return lines + _recommendation(choice) + _soonest(found)
 
 
 def _recommendation(choice: "Recommendation") -> list[str]:

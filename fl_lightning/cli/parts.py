@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import io
+import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from inspect import signature
@@ -11,6 +12,8 @@ from typing import Any
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from lightning.pytorch import LightningModule
+from torch.nn.parameter import is_lazy
 
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.calibration import Calibration
@@ -22,7 +25,7 @@ from fl_lightning.parts import DataSource
 from fl_lightning.solvers import SGD
 
 ALGORITHM = ("sampling", "aggregator", "solver", "calibration")
-_ENVIRONMENT = ("schedule", "channel", "lr", "batch_size", "weights")
+_ENVIRONMENT = ("schedule", "channel", "clock", "lr", "batch_size", "weights")
 
 
 @cache
@@ -62,6 +65,22 @@ def _instantiate(
 def environment(merged: dict[str, Any], overrides: Sequence[str], trusted: Sequence[str] = ()) -> Namespace:
     """Return the data source, the seed, and what surrounds an algorithm: ``loop.schedule``, ``loop.lr`` and so on."""
     return _instantiate(merged, _ENVIRONMENT, overrides, trusted, with_data=True)
+
+
+def model_bytes(merged: dict[str, Any], trusted: Sequence[str] = ()) -> float:
+    """Return the bytes of the configured model that travel, trainable parameters and float buffers; NaN without one."""
+    if "model" not in merged:
+        return math.nan
+    parser = ArgumentParser(prog="fl-lightning", exit_on_error=False, add_help=False)
+    parser.add_argument("--config", action="config")
+    parser.add_subclass_arguments(LightningModule, "model", required=True)
+    with contextlib.redirect_stderr(io.StringIO()):
+        module = parser.instantiate(parse_config(parser, {"model": merged["model"]}, [], trusted)).model
+    sent = [each for each in module.parameters() if each.requires_grad]
+    sent += [each for each in module.buffers() if each.is_floating_point()]
+    if any(is_lazy(each) for each in sent):
+        return math.nan
+    return float(sum(each.numel() * each.element_size() for each in sent))
 
 
 def algorithm(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] = ()) -> Algorithm:

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fl_lightning.aggregators import Aggregator
 from fl_lightning.clock.availability import AvailabilityTrace, DayNight, OnOff, uniforms
-from fl_lightning.clock.costs import Traffic
+from fl_lightning.clock.costs import SCALAR_BYTES, Traffic
 from fl_lightning.clock.pace import Pace, read_pace
 from fl_lightning.clock.values import Values, client_values
 from fl_lightning.protocols import Forecast
@@ -227,6 +229,14 @@ class Clock:
         first = np.empty_like(counted)
         first[order] = np.clip(self.take_first - before, 0, counted[order])
         return first
+
+    def charged(
+        self, plan: RoundPlan, delivered: IntVector, aggregator: Aggregator, sampling: Any, asked: IntVector
+    ) -> RoundCosts:
+        """Return what a round of an algorithm costs, given who answered a question before the draw."""
+        vectors = getattr(getattr(sampling, "sampler", None), "asks_vectors", False)
+        answers = len(asked) * (self.traffic.model if vectors else SCALAR_BYTES)
+        return self.costs(plan, delivered, aggregator.downloads(plan, delivered), asked, answers)
 
     def costs(
         self, plan: RoundPlan, delivered: IntVector, got: IntVector, asked: IntVector, answer_bytes: float

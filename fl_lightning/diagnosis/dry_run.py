@@ -15,6 +15,7 @@ import torch
 from fl_lightning import theory
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.calibration import Calibration
+from fl_lightning.clock import Clock
 from fl_lightning.diagnosis.objective import Needs, TypicalRound
 from fl_lightning.planning import Planner
 from fl_lightning.protocols import Channel
@@ -44,6 +45,7 @@ class System:
     conditions: Sequence[Conditions]  # one entry for each round
     channel: Channel
     lr: float
+    clock: Clock | None = None  # set up; without one nobody is late and nothing is forecast
 
 
 class GivenConditions:
@@ -69,6 +71,7 @@ def planner(algorithm: Algorithm, system: System) -> Planner:
         aggregator=algorithm.aggregator,
         solver=algorithm.solver,
         calibration=algorithm.calibration,
+        clock=system.clock,
         weights=system.weights,
         learning_rate=system.lr,
         steps_per_epoch=np.ones(len(system.weights), dtype=np.int64),
@@ -82,19 +85,23 @@ class ImaginedProbe:
         self._gradients, self._profiles, self._losses = gradients, profiles, losses
         self.num_steps = 0
         self.trained: set[int] = set()
+        self.asked: IntVector = np.empty(0, dtype=np.int64)
 
     def losses(self, clients: IntVector) -> Vector:
         """Return made-up losses; a forward pass is charged as a third of a step."""
         self.num_steps += -(-len(clients) // 3)
+        self.asked = np.union1d(self.asked, clients)
         return self._losses[clients]
 
     def gradients(self, clients: IntVector) -> torch.Tensor:
         """Return made-up gradients."""
         self.num_steps += len(clients)
+        self.asked = np.union1d(self.asked, clients)
         return self._gradients[torch.from_numpy(clients)]
 
     def updates(self, clients: IntVector) -> Updates:
         """Return made-up updates: A times the gradient."""
+        self.asked = np.union1d(self.asked, clients)
         if not self.trained.issuperset(clients.tolist()):
             self.num_steps += int(self._profiles.num_steps[clients].sum())
             self.trained.update(clients.tolist())
@@ -118,16 +125,34 @@ def dry_run(
     plans.start()
     gradients, losses = _world(len(system.weights), world) if asks_or_learns(parts) else (torch.empty(0), np.empty(0))
     rounds = []
-    for index, conditions in enumerate(system.conditions[:num_rounds], start=1):
+    for index in range(1, len(system.conditions[:num_rounds]) + 1):
+        conditions = plans.conditions(index)
         probe = ImaginedProbe(gradients, plans.profiles(conditions), losses)
         plan = plans.plan(index, conditions, probe)
-        rounds.append(_typical(plan, probe, system.lr, _inclusion(parts.sampling, plan.cohort)))
+        typical = _typical(plan, probe, system.lr, _inclusion(parts.sampling, plan.cohort))
+        delivered = system.channel.configure_delivery(plan, seed=0)
+        rounds.append(typical if system.clock is None else _with_costs(typical, parts, system, plan, probe))
         if learn:
-            delivered = system.channel.configure_delivery(plan, seed=0)
             updates = _updates(np.flatnonzero(delivered), gradients, plan.profiles, losses)
             result = RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0)
             parts.sampling.on_round_end(loop=None, result=result)
     return rounds
+
+
+def _with_costs(
+    typical: TypicalRound, parts: Algorithm, system: System, plan: RoundPlan, probe: ImaginedProbe
+) -> TypicalRound:
+    """Add what the round costs by the clock."""
+    if system.clock is None:
+        return typical
+    extra = (parts.aggregator.num_downloaded - 1) * system.clock.traffic.model
+    clock = copy.copy(system.clock)
+    clock.traffic = replace(clock.traffic, download=clock.traffic.download + extra)
+    delivered = clock.in_time(plan, system.channel.configure_delivery(clock.linked(plan), seed=0))
+    costs = clock.charged(plan, delivered, parts.aggregator, parts.sampling, probe.asked)
+    return replace(
+        typical, seconds=costs.round_time, uplink_bytes=costs.uplink_bytes, downlink_bytes=costs.downlink_bytes
+    )
 
 
 def typical_rounds(algorithm: Algorithm, system: System) -> list[TypicalRound] | None:
@@ -152,7 +177,7 @@ def _excerpt(system: System, num_clients: int) -> System:
     if not weights.sum() > 0:
         return system
     conditions = [Conditions(each.num_steps[chosen], each.failure_rates[chosen]) for each in system.conditions]
-    return replace(system, weights=weights / weights.sum(), conditions=conditions)
+    return replace(system, weights=weights / weights.sum(), conditions=conditions, clock=None)
 
 
 def _mean_objective(rounds: list[TypicalRound]) -> Vector:
@@ -212,7 +237,7 @@ def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector
         failure_rates=profiles.failure_rates,
         accumulation=profiles.accumulation,
         probabilities=cohort.probabilities,
-        coefficients=plan.coefficients,
+        coefficients=plan.coefficients * (1.0 if plan.expected.uploaded is None else plan.expected.uploaded),
         scale=plan.learning_rate * plan.server_scale / lr,
         num_draws=cohort.num_draws,
         work=float(inclusion @ steps),

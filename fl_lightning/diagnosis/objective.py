@@ -30,6 +30,9 @@ class TypicalRound:
     num_draws: int = 1  # K
     work: float = 0.0  # expected local steps of all who train because they are drawn
     questions: float = 0.0  # local steps spent before the draw by clients that were asked and not drawn
+    seconds: float = float("nan")  # on the clock
+    uplink_bytes: float = float("nan")
+    downlink_bytes: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,10 @@ class Diagnosis:
     variance: float  # variance factor of a draw; NaN where memory changes it
     variance_work: float  # variance factor times expected work of a draw, 1 = the least of all consistent algorithms
     needs: Needs = Needs()
+    seconds: float = float("nan")  # of a round on the clock
+    uplink_bytes: float = float("nan")  # in a round
+    downlink_bytes: float = float("nan")
+    variance_seconds: float = float("nan")  # variance of a step times seconds of a round: less is sooner
 
     @property
     def distance(self) -> float:
@@ -137,7 +144,29 @@ def diagnose(
         variance=float("nan") if needs.memory else float(variances.mean()),
         variance_work=float("nan") if needs.memory else float((variances * work_of_draw / least).mean()),
         needs=needs,
+        **_costs(rounds, np.full(len(rounds), np.nan) if needs.memory else variances),
     )
+
+
+def _costs(rounds: Sequence[TypicalRound], variances: Vector) -> dict[str, float]:
+    """Return what a round costs, and the variance of a step, V over the number of draws, times its seconds."""
+    seconds = np.array([each.seconds for each in rounds])
+    draws = np.array([each.num_draws for each in rounds])
+    return {
+        "seconds": float(seconds.mean()),
+        "uplink_bytes": float(np.mean([each.uplink_bytes for each in rounds])),
+        "downlink_bytes": float(np.mean([each.downlink_bytes for each in rounds])),
+        "variance_seconds": float((variances / draws).mean() * seconds.mean()),
+    }
+
+
+def soonest(diagnoses: Sequence[Diagnosis]) -> Diagnosis | None:
+    """Return the consistent algorithm that makes a given progress in the least time on the clock, where it is known.
+
+    All make equally long steps, so that the time to a given accuracy goes with variance of a step x seconds of a round.
+    """
+    known = [each for each in diagnoses if each.consistent and np.isfinite(each.variance_seconds)]
+    return min(known, key=lambda each: each.variance_seconds, default=None)
 
 
 def _ratio_sums(above: Vector, below: Vector) -> Vector:

@@ -67,6 +67,30 @@ def omega_cards(comparison: Comparison) -> Markup:
     return _cards(cards)
 
 
+def fairness_cards(comparison: Comparison) -> Markup:
+    """Return the accuracy of every client against its Omega / w for each algorithm: who is neglected fares worse."""
+    shown: list[tuple[int, Entry, Vector, Vector]] = []
+    for index, entry in enumerate(comparison.entries):
+        columns = [entry.client_mean(name) for name in ("weight", "effective_weight", "accuracy")]
+        if len({len(column) for column in columns}) == 1 and len(columns[2]) and np.isfinite(columns[1:]).all():
+            weight, effective, accuracy = columns
+            shown.append(
+                (index, entry, np.divide(effective, weight, out=np.ones_like(weight), where=weight > 0), accuracy)
+            )
+    if not shown:
+        return Markup()
+    reach = max(2.0, *(float(np.maximum(ratio, 1 / np.maximum(ratio, 2.0**-6)).max()) for _, _, ratio, _ in shown))
+    x, y = Scale(1 / reach, reach, True), Scale(0.0, 1.0)
+    cards = []
+    for index, entry, ratio, accuracy in shown:
+        strokes = [grid(y, 3), Stroke("dot", dots(points(x, y, np.clip(ratio, 1 / reach, reach), accuracy)))]
+        note = f"worst {np.sort(accuracy)[: max(1, round(0.1 * len(accuracy)))].mean():.2f}, mean {accuracy.mean():.2f}"
+        ends = [Word("xt", "left:0%", f"Ω/w {1 / reach:.2g}"), Word("xt", "left:100%", f"{reach:.2g}")]
+        words = [*tick_words(None, y, 3), *ends]
+        cards.append(_Card(title=entry.name, strokes=strokes, words=words, index=index, note=note))
+    return _cards(cards)
+
+
 def participation_cards(comparison: Comparison) -> Markup:
     """Return draws and deliveries of every client in a round, on average, against the plan."""
     shown: list[tuple[int, Entry, list[Vector]]] = []

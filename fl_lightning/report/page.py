@@ -24,6 +24,7 @@ _SECTIONS: tuple[tuple[_Maker, str, str], ...] = (
     (sections.finals, "Where they end", "Final value of every seed, and the difference to the reference."),
     (sections.classes, "Classes that are forgotten", "A biased objective gives some classes up."),
     (sections.objective, "The objective really optimised", "Ω is what a round descends, w what was asked for."),
+    (sections.fairness, "What clients get", "Whoever the objective neglects is served worse by the model."),
     (sections.participation, "Who took part", "The sampler's plan, who was drawn, whose upload arrived."),
     (sections.conditions, "The heterogeneity they met", "Local steps and failure probability of every client."),
 )

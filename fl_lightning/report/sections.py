@@ -12,6 +12,7 @@ from fl_lightning.report import tables
 from fl_lightning.report.charts import Chart, Series, Stroke, Word, line_chart
 from fl_lightning.report.client_charts import (
     condition_charts,
+    fairness_cards,
     interval_strokes,
     omega_cards,
     participation_cards,
@@ -175,6 +176,12 @@ def objective(comparison: Comparison, charts: Charts) -> Markup:
         )
         distance, charts[chart.identity] = line_chart(chart, series(comparison, "round", "chi2"))
     return render("objective", {"cards": cards, "distance": distance}) if cards or distance else Markup()
+
+
+def fairness(comparison: Comparison, charts: Charts) -> Markup:
+    """Return each client's own accuracy against its share of the objective, where clients were evaluated."""
+    cards = fairness_cards(comparison)
+    return render("fairness", {"cards": cards}) if cards else Markup()
 
 
 def participation(comparison: Comparison, charts: Charts) -> Markup:
