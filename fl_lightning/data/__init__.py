@@ -10,11 +10,13 @@ from fl_lightning.data.client_files import ClientFiles, mapped
 from fl_lightning.data.digits import Digits
 from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
 from fl_lightning.data.figure import partition_figure
+from fl_lightning.data.flipped import FlippedLabels
 from fl_lightning.data.images import Images
 from fl_lightning.data.lazy import LazyFederation
 from fl_lightning.data.mnist import MNIST, load_mnist
 from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Shards
 from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
+from fl_lightning.data.validation import ValidationSplit
 from fl_lightning.parts import Partition
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ __all__ = [
     "DatasetFederation",
     "Digits",
     "Dirichlet",
+    "FlippedLabels",
     "FromDataModule",
     "GivenIndices",
     "Images",
@@ -40,6 +43,7 @@ __all__ = [
     "QuadraticFederation",
     "Shards",
     "TensorFederation",
+    "ValidationSplit",
     "label_counts",
     "load_cifar10",
     "load_cinic10",
