@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.output import forgiving
-from fl_lightning.types import RoundResult
+from fl_lightning.types import RoundPlan, RoundResult
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
@@ -33,15 +33,17 @@ class RoundProgress(Callback):
         refuse_trainer(self, "it shows rounds", "RichProgressBar")
 
     def on_federation_start(self, loop: "FederatedLoop") -> None:
-        """Open the bar."""
+        """Look where to write."""
         if loop.fabric.global_rank:
             return
-        console = Console(file=forgiving(sys.stderr))
-        self._console = console
+        self._console = Console(file=forgiving(sys.stderr))
         self._every = max(1, loop.rounds // 10)
-        if console.is_terminal:
+
+    def on_round_start(self, loop: "FederatedLoop", plan: RoundPlan) -> None:
+        """Open the bar before the first round, when the others have said what they have to say."""
+        if not loop.fabric.global_rank and self._bar is None and self._console.is_terminal:
             columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
-            self._bar = Progress(*columns, TimeRemainingColumn(), console=console)
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console)
             self._task = self._bar.add_task("", total=loop.rounds, completed=loop.round_index)
             self._bar.start()
 
@@ -65,7 +67,7 @@ class RoundProgress(Callback):
         self.close()
 
     def on_federation_pause(self, loop: "FederatedLoop") -> None:
-        """Close the bar of a run that goes on later."""
+        """Close the bar of a run that is resumed later."""
         self.close()
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fl_lightning import _torchvision
+from fl_lightning import _deferred, _torchvision
 
 if TYPE_CHECKING:
     from fl_lightning.aggregators import Aggregator as Aggregator
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fl_lightning.data import FromDataModule as FromDataModule
     from fl_lightning.data import OneClassPerClient as OneClassPerClient
     from fl_lightning.data import TensorFederation as TensorFederation
+    from fl_lightning.data import ValidationSplit as ValidationSplit
     from fl_lightning.engine import Engine as Engine
     from fl_lightning.loop import FederatedLoop as FederatedLoop
     from fl_lightning.module import FederatedModule as FederatedModule
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _torchvision.install()  # here, because every import of the package passes here
+_deferred.install()
 
 # The same names as above, for Python itself: torch and Lightning are imported when one of them is first used.
 _HOMES = {
@@ -78,6 +80,7 @@ _HOMES = {
         "Digits",
         "Dirichlet",
         "FromDataModule",
+        "ValidationSplit",
         "OneClassPerClient",
         "TensorFederation",
     ),

@@ -18,7 +18,7 @@ from fl_lightning.types import IntVector, ModelState, Updates, Vector
 class LocalParts(Remembers):
     """Keeps each client's own values of some parameters and buffers (FedBN, local heads).
 
-    A client starts from the global values and goes on from its own as soon as it has trained; its upload has none of
+    A client starts from the global values and continues from its own as soon as it has trained; its upload has none of
     them. What a client trains for itself is kept whether its upload arrives or not, unless it is not finite. The server
     never sees these values, so the global model keeps the initial ones, and they are what an evaluation of the global
     model uses; :meth:`personalised` gives a client's model.

@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     PRIVACY_NOISE = 30
     CHANNEL_NOISE = 31
     ATTACK = 32
+    VALIDATION = 40  # which training examples are held out
 
 
 def generator(seed: int, purpose: Purpose, round_index: int = 0) -> np.random.Generator:

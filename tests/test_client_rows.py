@@ -17,7 +17,9 @@ from fl_lightning.aggregators import (
     PostponedBroadcast,
     StaleMixture,
 )
+from fl_lightning.cli.main import main
 from fl_lightning.client_rows import ClientRows, RowStorage, SummedRows
+from fl_lightning.samplers.memory import LastUpdates
 from reference.made_rounds import D, M, made_rounds, played
 
 MAKE = {
@@ -171,8 +173,37 @@ def test_memory_of_other_clients_or_another_model_is_refused():
             other.load_state_dict(through_file(state.state_dict()))
 
 
+def test_a_config_can_say_how_rows_are_kept(tmp_path, capsys):
+    settings = ["--config", "toy_mifa.yaml", "--loop.rounds", "2", "--logger", "none", "--run_dir", str(tmp_path / "r")]
+    assert main(["train", *settings, "--loop.aggregator.storage.folder", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere' of the clients' vectors is not there" in capsys.readouterr().err
+    assert main(["train", *settings, "--loop.aggregator.storage.precision", "bfloat16"]) == 0
+    assert "precision: bfloat16" in (tmp_path / "r" / "config.yaml").read_text()
+
+
 def test_bad_storage_is_refused(tmp_path):
     with pytest.raises(ValueError, match="precision='float8'"):
         RowStorage(precision="float8")
     with pytest.raises(ValueError, match="is not there: make it"):
         RowStorage(folder=str(tmp_path / "nowhere"))
+
+
+def test_vectors_of_an_earlier_version_of_a_sampler_are_read():
+    rng = np.random.default_rng(0)
+    first, second = LastUpdates(), LastUpdates()
+    for clients in (np.array([4, 1]), np.array([1, 7])):
+        first.store(9, clients, torch.from_numpy(rng.normal(size=(2, 3))))
+    earlier = {
+        "rows": first.rows.dense(),
+        "seen": {"numpy array": torch.from_numpy(first.seen)},
+        "products": {"numpy array": torch.from_numpy(first.products)},
+    }
+    second.load_state_dict(through_file(earlier))
+    third = LastUpdates()
+    third.load_state_dict(through_file(first.state_dict()))
+    for part in (second, third):
+        assert np.array_equal(part.products, first.products)
+        assert np.array_equal(part.seen, first.seen)
+        assert torch.equal(part.rows.dense(), first.rows.dense())
+        part.store(9, np.array([0]), torch.ones(1, 3, dtype=torch.float64))
+        assert part.products[0, 4] == pytest.approx(float(first.rows.of(4).sum()))

@@ -54,6 +54,15 @@ def test_from_bias_to_fedacs(tmp_path):
     assert (tmp_path / "from_bias_to_fedacs.png").stat().st_size > 20_000
 
 
+def test_tune_with_optuna(monkeypatch):
+    pytest.importorskip("optuna")
+    example = load("tune_with_optuna")
+    monkeypatch.setattr(example, "ROUNDS", 4)
+    study = example.main(trials=3)
+    assert len(study.trials) == 3
+    assert study.best_value == max(trial.value for trial in study.trials)
+
+
 def test_own_module_and_data():
     result = load("own_module_and_data").result
     assert result.best.value > 0.7

@@ -66,11 +66,11 @@ def _check_commands(command, project):
     """Run every command, so that a file which the wheel lacks is missed."""
     assert "loop.sampling" in run(command, "train", "--help", cwd=project)
     run(command, "train", "--config", "toy_fedacs.yaml", *QUICK, cwd=project)
-    assert (project / "runs" / "toy_fedacs" / "seed_0" / "summary.json").is_file()
+    assert (project / "runs" / "toy_fedacs" / "rounds=2" / "seed_0" / "summary.json").is_file()
     algorithms = ("--config", "digits.yaml", "--algorithms", "fedacs,fedavg", "--seeds", "0:2", "--no-report")
     run(command, "compare", *algorithms, *QUICK, cwd=project)
-    run(command, "report", "runs/compare_digits", "--logger", "none", cwd=project)
-    report = project / "runs" / "compare_digits" / "report"
+    run(command, "report", "runs/compare_digits_rounds=2", "--logger", "none", cwd=project)
+    report = project / "runs" / "compare_digits_rounds=2" / "report"
     assert "<title>digits: 2 algorithms</title>" in (report / "index.html").read_text()
     assert len(list((report / "figures").glob("*.png"))) > 3
     run(command, "figure", "toy-homogeneous", "--rounds", "20", "--seeds", "0:2", cwd=project)

@@ -91,8 +91,21 @@ def listed_names(packages: set[str] | None = None) -> set[str]:
 
 @cache
 def _own_names() -> frozenset[str]:
+    return frozenset(path for paths in own_classes().values() for path in paths)
+
+
+@cache
+def own_classes() -> dict[type, frozenset[str]]:
+    """Return the public classes of this package, each with the dotted paths under which it can be named."""
     modules = [import_module("fl_lightning"), *(import_module(f"fl_lightning.{name}") for name in _OWN)]
-    return _paths(modules, lambda part: inspect.isclass(part) and part.__module__.startswith("fl_lightning."))
+    found: dict[type, frozenset[str]] = {}
+    for module in modules:
+        for name in _public_names(module):
+            part = getattr(module, name, None)
+            if inspect.isclass(part) and part.__module__.startswith("fl_lightning."):
+                paths = {f"{module.__name__}.{name}", f"{part.__module__}.{part.__qualname__}"}
+                found[part] = found.get(part, frozenset()) | paths
+    return found
 
 
 @cache
@@ -132,11 +145,16 @@ def _paths(modules: Sequence[ModuleType], wanted: Callable[[Any], bool]) -> froz
     """Return under which names the wanted public parts of modules can be had, and where they are defined."""
     found = set()
     for module in modules:
-        for name in dir(module) if not hasattr(module, "__all__") else module.__all__:
+        for name in _public_names(module):
             part = getattr(module, name, None)
-            if not name.startswith("_") and wanted(part):
+            if wanted(part):
                 found |= {f"{module.__name__}.{name}", f"{part.__module__}.{part.__qualname__}"}  # type: ignore[union-attr]
     return frozenset(found)
+
+
+def _public_names(module: ModuleType) -> list[str]:
+    names = dir(module) if not hasattr(module, "__all__") else module.__all__
+    return [name for name in names if not name.startswith("_")]
 
 
 def _is_of_kind(part: Any, package: str, kinds: tuple[type, ...]) -> bool:

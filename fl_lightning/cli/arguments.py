@@ -4,6 +4,7 @@ import argparse
 from typing import NoReturn
 
 from fl_lightning.cli.configs import ConfigError
+from fl_lightning.cli.nearest import suggestion
 
 TRUST = (
     "let configs name classes of this package too, besides fl_lightning, torch, lightning, torchmetrics and "
@@ -15,8 +16,11 @@ class OneLineParser(argparse.ArgumentParser):
     """Raises what it does not understand, so that all commands complain in the same way."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message."""
-        raise ConfigError(f"{message} (see {self.prog} --help)")
+        """Raise the message, with the option that was probably meant."""
+        unknown = next((word.split("=")[0] for word in message.split() if word.startswith("--")), "")
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        hint = suggestion(unknown, known) if "unrecognized" in message and unknown not in known else ""
+        raise ConfigError(f"{message}{hint} (see {self.prog} --help)")
 
     def add_trust(self) -> None:
         """Add ``--trust PACKAGE``, which may come several times."""

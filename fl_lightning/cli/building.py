@@ -26,6 +26,7 @@ from fl_lightning.cli.rebuilding import rebuild
 from fl_lightning.cli.resuming import Beginning, about, begin, shared
 from fl_lightning.cli.run_folder import CHECKPOINTS, RunFolder
 from fl_lightning.cli.starting import launch
+from fl_lightning.data import ValidationSplit
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts import DataSource
 from fl_lightning.protocols import Federation
@@ -106,7 +107,7 @@ class Run:
             if self.loop.fabric.world_size > 1 and any(word in str(error) for word in _LOST_PROCESS):
                 raise ConnectionError(
                     f"another training process ended unexpectedly in round {self.loop.round_index + 1}; "
-                    "the last checkpoint is intact, the same command goes on from there"
+                    "the last checkpoint is intact, the same command resumes from there"
                 ) from error
             raise
         finally:
@@ -128,6 +129,12 @@ def make_parser() -> ArgumentParser:
         type=float | None,
         default=None,
         help="A value of loop.monitor; the cost to reach it is in the summary.",
+    )
+    parser.add_argument(
+        "--validation",
+        type=float | None,
+        default=None,
+        help="Share of the training data to hold out and evaluate on instead of the test data, for tuning.",
     )
     parser.add_argument(
         "--logger",
@@ -168,6 +175,16 @@ def instantiate_data(settings: Namespace) -> DataSource:
     return make_parser().instantiate(Namespace(data=settings.data)).data
 
 
+def instantiate_data_of(merged: dict[str, Any], trusted: Sequence[str] = ()) -> DataSource:
+    """Make the data source of a configuration of which nothing else is used."""
+    if "data" not in merged:
+        raise ConfigError("there is no key data: say which data, as in configs/data/digits.yaml")
+    parser = ArgumentParser(prog="fl-lightning", exit_on_error=False, add_help=False)
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--data", type=DataSource, required=True, help="The data set and how clients share it.")
+    return parser.instantiate(parse_config(parser, {"data": merged["data"]}, [], trusted)).data
+
+
 def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) -> Run:
     """Make the objects. The module's initial weights depend on the seed alone.
 
@@ -200,4 +217,5 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     fabric = objects.fabric
     launch(fabric, settings.start_timeout)
     loop = FederatedLoop(**loop_arguments, fabric=fabric, seed=settings.seed)
-    return Run(loop=loop, module=objects.model, data=objects.data, run_dir=run_dir, config=config)
+    data = objects.data if settings.validation is None else ValidationSplit(objects.data, settings.validation)
+    return Run(loop=loop, module=objects.model, data=data, run_dir=run_dir, config=config)

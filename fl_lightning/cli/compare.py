@@ -7,20 +7,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.cli import configs, jobs
+from fl_lightning.cli import configs, early, jobs
 from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.outcome import print_outcome
+from fl_lightning.cli.tuning import (
+    Axis,
+    add_options,
+    as_overrides,
+    best,
+    conclusions,
+    how_tuned,
+    parse_grid,
+    points,
+    scores,
+    table,
+    trials,
+)
 
 if TYPE_CHECKING:
     from fl_lightning.cli.pool import Pool
+    from fl_lightning.cli.progress import ComparisonProgress
 
 _EPILOG = """every other --KEY VALUE goes to all runs, as in train:  --loop.rounds 50 --logger none
 
 examples:
   fl-lightning compare --config digits.yaml --algorithms all --seeds 0:3
   fl-lightning compare --configs mnist_fedacs.yaml mine.yaml --seeds 0:5 --jobs 4 --out runs/mine
+  fl-lightning compare --config digits.yaml --algorithms fedacs,fedavg --grid loop.lr=0.01,0.02,0.05
   fl-lightning compare --config mnist.yaml --algorithms all --seeds 0:4 --ray auto
 
-Started again, it keeps the runs that are finished and goes on with the rest."""
+Started again, it keeps the runs that are finished and resumes the rest."""
 
 
 def make_parser() -> OneLineParser:
@@ -53,7 +69,10 @@ def make_parser() -> OneLineParser:
         metavar="OPTIONS",
         help="write and submit a Slurm job array; its options as one text: --slurm='--partition=long --time=2:00:00'",
     )
-    parser.add_argument("--out", help="folder of all runs (default: runs/compare_<data>)")
+    parser.add_argument(
+        "--out", help="folder of all runs (default: runs/compare_<data>, with the settings that all share)"
+    )
+    add_options(parser)
     parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
     parser.add_argument("--overwrite", action="store_true", help="start all runs anew and replace what is there")
     parser.add_trust()
@@ -62,7 +81,7 @@ def make_parser() -> OneLineParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Run everything that is not finished, and return 1 when a run failed (2 when the user can mend it)."""
+    """Run everything that is not finished, and return 1 when a run failed (2 when the user can fix it)."""
     parser = make_parser()
     options, overrides = parser.parse_known_args(arguments)
     if options.ray and options.slurm is not None:
@@ -72,15 +91,49 @@ def main(arguments: list[str]) -> int:
     folder, planned = _plan(options, overrides)
     on_cluster = options.ray is not None or options.slurm is not None
     num_jobs, threads = _shares(options.jobs, options.threads, len(planned), on_cluster)
+    axes = parse_grid(options.grid)
+    if axes and options.slurm is not None:
+        raise configs.ConfigError(
+            "--grid needs the results of its trials, which --slurm does not wait for: leave one out"
+        )
+    tuning_folder = folder.with_name(f"{folder.name}_tuning")
+    tuning_seeds = jobs.parse_seeds(options.tuning_seeds)
+    tried = trials(planned, axes, tuning_seeds, options.validation_share, tuning_folder) if axes else []
+    _check(parser, planned, axes)
     folder.mkdir(parents=True, exist_ok=True)
     project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
     if options.slurm is not None:
         return _submit(folder, planned, options, threads, project)
     from fl_lightning.checkpointing.locking import FolderLock
+
+    with FolderLock(folder, "a comparison"):
+        failed = []
+        if tried:
+            failed = _execute(tried, tuning_folder, options.ray, num_jobs, threads, project).failures
+            planned = _at_their_best(planned, tried, axes, folder)
+        progress = _execute(planned, folder, options.ray, num_jobs, threads, project)
+    if not options.no_report and progress.finished + progress.kept:
+        from fl_lightning.cli import report
+
+        report.main([str(folder), "--project", project])
+    if progress.finished + progress.kept:
+        print_outcome(folder)
+    if tried:
+        print(how_tuned(options.grid, options.validation_share, options.tuning_seeds, folder))
+    failed = [*failed, *progress.failures]
+    if not failed:
+        return 0
+    return 2 if all(event.known for event in failed) else 1
+
+
+def _execute(
+    planned: list[jobs.Job], folder: Path, address: str | None, num_jobs: int, threads: int, project: str
+) -> "ComparisonProgress":
+    """Run jobs, show how far they are, and return what became of them."""
     from fl_lightning.cli.progress import ComparisonProgress
 
-    with FolderLock(folder, "a comparison"), ComparisonProgress(len(planned)) as progress:
-        pool, where = _pool(options.ray, num_jobs, threads, project)
+    with ComparisonProgress(len(planned)) as progress:
+        pool, where = _pool(address, num_jobs, threads, project)
         progress.console.print(
             f"{len(planned)} runs in {folder}{where}, {num_jobs} at a time with {threads} "
             f"thread{'s' * (threads > 1)} each",
@@ -89,13 +142,29 @@ def main(arguments: list[str]) -> int:
         for event in pool.run(planned):
             progress.show(event)
     progress.conclude()
-    if not options.no_report and progress.finished + progress.kept:
-        from fl_lightning.cli import report
+    return progress
 
-        report.main([str(folder), "--project", project])
-    if not progress.failures:
-        return 0
-    return 2 if all(event.known for event in progress.failures) else 1
+
+def _check(parser: OneLineParser, planned: list[jobs.Job], axes: list[Axis]) -> None:
+    """Look for typos in the configs, the settings and the grid before anything is started."""
+    known = [option.removeprefix("--") for option in parser._option_string_actions]
+    for job in {job.algorithm: job for job in planned}.values():
+        merged = configs.compose(job.configs)
+        for settings in [(), *points(axes, job.algorithm)]:
+            early.check(merged, [*job.overrides, *as_overrides(settings)], job.trusted, known)
+
+
+def _at_their_best(planned: list[jobs.Job], tried: list[jobs.Job], axes: list[Axis], folder: Path) -> list[jobs.Job]:
+    """Return the runs with the settings that did best on the held-out data, where any came to an end."""
+    found = scores(tried, axes)
+    (folder / "tuning.csv").write_text(table(found), encoding="utf-8")
+    print("\n".join(conclusions(found, axes)))
+    chosen = {algorithm: best(several) for algorithm, several in found.items()}
+    return [
+        replace(job, overrides=[*job.overrides, *as_overrides(score.settings)])
+        for job in planned
+        if (score := chosen[job.algorithm]) is not None
+    ]
 
 
 def _pool(address: str | None, num_jobs: int, threads: int, project: str) -> tuple["Pool", str]:
@@ -131,6 +200,9 @@ def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list
     algorithms = jobs.parse_algorithms(options.algorithms) if options.algorithms else []
     seeds = jobs.parse_seeds(options.seeds)
     folder, planned = jobs.plan(shared, algorithms, options.configs, seeds, options.out, overrides)
+    if options.grid and not options.out:  # runs at their own best are not those at the configs' own settings
+        folder = folder.with_name(f"{folder.name}_tuned")
+        planned = [replace(job, run_dir=(folder / job.algorithm / f"seed_{job.seed}").as_posix()) for job in planned]
     return folder, [replace(job, overwrite=options.overwrite, trusted=options.trust) for job in planned]
 
 

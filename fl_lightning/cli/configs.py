@@ -6,6 +6,7 @@ from typing import Any
 
 from fl_lightning import safe_yaml
 from fl_lightning.cli import moved
+from fl_lightning.cli.nearest import nearest
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 DEMO = "digits_fedacs.yaml"
@@ -42,9 +43,17 @@ def resolve(name: str) -> list[Path]:
         if all(file.is_file() for file in files):
             return files
     raise ConfigError(
-        f"config {name!r} is neither a file nor a shipped config: use <data>_<algorithm>.yaml with data one of "
-        f"{', '.join(names('data'))} and algorithm one of {', '.join(names('algorithms'))}"
+        f"config {name!r} is neither a file nor a shipped config{_meant(stem)}: use <data>_<algorithm>.yaml with data "
+        f"one of {', '.join(names('data'))} and algorithm one of {', '.join(names('algorithms'))}"
     )
+
+
+def _meant(stem: str) -> str:
+    """Return the shipped config that is most like a name, as a question."""
+    data, algorithms = names("data"), names("algorithms")
+    pairs = [f"{one}_{other}" for one in data for other in algorithms]
+    found = nearest(stem, [*data, *algorithms, *pairs])
+    return "" if found is None else f" (did you mean {found}.yaml?)"
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -3,14 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.cli import configs
+from fl_lightning.cli import configs, early
 from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.waiting import loading
 
 _FETCHABLE = ("mnist", "cifar10")
+_MOST_ROWS = 50
+_MOST_CLASSES = 6  # that are named in a row of a narrow table
 
 
-def main(arguments: list[str]) -> int:
-    """Run ``data fetch`` or ``data show``."""
+def make_parser() -> OneLineParser:
+    """Return the parser of both commands."""
     parser = OneLineParser(prog="fl-lightning data", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     fetch = commands.add_parser("fetch", help="fetch data sets and verify them")
@@ -21,12 +24,19 @@ def main(arguments: list[str]) -> int:
     show.add_argument("--seed", type=int, default=0)
     show.add_argument("--picture", default="partition.png", help="file to draw to (default: partition.png)")
     show.add_trust()
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Run ``data fetch`` or ``data show``."""
+    parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
     if options.command == "fetch":
         if rest:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         _fetch(options.names, Path(options.root))
     else:
+        early.check(configs.compose([options.config]), rest, options.trust, ("config", "picture", "trust"))
         _show(options.config, options.seed, Path(options.picture), rest, options.trust)
     return 0
 
@@ -43,10 +53,11 @@ def _fetch(names: list[str], root: Path) -> None:
 
 def _show(config: str, seed: int, picture: Path, overrides: list[str], trusted: list[str]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    from fl_lightning.cli import building  # heavy: torch, lightning
+    with loading():
+        from fl_lightning.cli import building  # heavy: torch, lightning
     from fl_lightning.data import label_counts, partition_figure
+    from fl_lightning.figures.style import save
 
     data: Any = building.instantiate_data(building.parse(configs.compose([config]), overrides, trusted))
     federation = data.load(seed)
@@ -54,13 +65,40 @@ def _show(config: str, seed: int, picture: Path, overrides: list[str], trusted: 
     if not num_classes:
         raise configs.ConfigError(f"the data of {config} has no classes to show")
     counts = label_counts(federation, num_classes)
-    table = Table("client", "examples", *map(str, range(num_classes)), title=f"{config}, seed {seed}")
-    for client, row in enumerate(counts[:50]):
-        table.add_row(str(client), str(row.sum()), *(str(value) if value else "" for value in row))
     console = Console()
-    console.print(table)
-    if len(counts) > 50:
-        console.print(f"... and {len(counts) - 50} more clients")
+    console.print(_table(counts[:_MOST_ROWS].tolist(), f"{config}, seed {seed}", console.width))
+    if len(counts) > _MOST_ROWS:
+        console.print(f"... and {len(counts) - _MOST_ROWS} more clients")
     picture.parent.mkdir(parents=True, exist_ok=True)
-    partition_figure(counts, [str(value) for value in range(num_classes)]).savefig(picture)
+    save(partition_figure(counts, [str(value) for value in range(num_classes)]), picture)
     console.print(f"picture: {picture}")
+
+
+def _table(counts: list[list[int]], title: str, width: int) -> Any:
+    """Return a column for each class where that fits into the terminal, else the largest classes of each client."""
+    from rich import box
+    from rich.table import Table
+
+    num_classes = len(counts[0])
+    cell = max(len(str(value)) for row in [*counts, [num_classes - 1]] for value in row)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    fits = 20 + num_classes * (cell + 1) <= width
+    for name in ("client", "examples", *(map(str, range(num_classes)) if fits else ())):
+        table.add_column(name, justify="right", no_wrap=True)
+    if not fits:
+        table.add_column("class: examples")
+    for client, row in enumerate(counts):
+        classes = [str(value) if value else "" for value in row] if fits else [_largest(row)]
+        table.add_row(str(client), str(sum(row)), *classes)
+    return table
+
+
+def _largest(row: list[int]) -> str:
+    """Return the classes of which a client has most.
+
+    >>> _largest([0, 5, 0, 9])
+    '3: 9, 1: 5'
+    """
+    held = sorted((-count, label) for label, count in enumerate(row) if count)
+    named = ", ".join(f"{label}: {-count}" for count, label in held[:_MOST_CLASSES])
+    return named + (f", {len(held) - _MOST_CLASSES} more" if len(held) > _MOST_CLASSES else "")

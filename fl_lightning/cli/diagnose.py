@@ -1,14 +1,17 @@
 """``fl-lightning diagnose``: which objective each algorithm would really optimise, before anybody trains."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_lightning.cli import configs
+from fl_lightning.cli import configs, early
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.clients import ClientTable, read_clients
+from fl_lightning.cli.names import names_given
+from fl_lightning.cli.waiting import loading, only_planning
 
 if TYPE_CHECKING:
     from fl_lightning.clock import Clock
@@ -18,10 +21,16 @@ if TYPE_CHECKING:
 
 _ROUNDS, _STATIC_ROUNDS = 96, 16
 _CONDITIONS_SEED = 0x5EED
+_WIDE = 150
+_COLUMNS = (
+    *("L1", "chi²", "chi² per round", "favours", "forgets", "step", "steps per round", "s per round", "kB up / down"),
+    *("V", "V x work"),
+)
+_NARROW = ("L1", "favours", "forgets", "V x work")
 
 
-def main(arguments: list[str]) -> int:
-    """Diagnose a configuration or a table of clients."""
+def make_parser() -> OneLineParser:
+    """Return the parser of the options that are diagnose's own."""
     parser = OneLineParser(
         prog="fl-lightning diagnose",
         description="Show which objective each algorithm would really optimise on your clients, and recommend one. "
@@ -34,35 +43,50 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--clients_per_round", metavar="K", help="number of draws, or share of the clients below 1")
     parser.add_argument("--picture", default="diagnosis.png", help="file to draw to (default: diagnosis.png)")
     parser.add_trust()
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Diagnose a configuration or a table of clients."""
+    parser = make_parser()
     options, overrides = parser.parse_known_args(arguments)
     for word in overrides[:1]:
         if not word.startswith("--loop.") and not word.startswith(("--data", "--seed")):
             parser.error(f"unrecognized arguments: {word}")
+    names_given(options.algorithms)
+    merged = configs.compose([] if options.clients else [options.config or configs.DEMO])
+    early.check(merged, overrides, options.trust)
     if options.clients_per_round is not None:
         overrides += ["--loop.sampling.clients_per_round", options.clients_per_round]
-    _diagnose(options, overrides, read_clients(options.clients) if options.clients else None)
+    table = read_clients(options.clients) if options.clients else None
+    with loading():
+        import torch
+
+    torch.set_num_threads(1)  # a handful of numbers: threads would only wait for each other
+    _diagnose(options, merged, overrides, table)
     return 0
 
 
-def _diagnose(options: argparse.Namespace, overrides: list[str], table: ClientTable | None) -> None:
-    import torch
+def _diagnose(
+    options: argparse.Namespace, merged: dict[str, Any], overrides: list[str], table: ClientTable | None
+) -> None:
     from rich.console import Console
 
     from fl_lightning.cli import parts  # heavy: torch, lightning
     from fl_lightning.diagnosis.objective import recommend
     from fl_lightning.diagnosis.picture import diagnosis_figure
+    from fl_lightning.figures.style import save
 
-    torch.set_num_threads(1)  # a handful of numbers: threads would only wait for each other
-    console = Console(width=None if _is_terminal() else 150)
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
     outer, inner = parts.split_overrides(overrides)
-    merged = configs.compose([] if table is not None else [options.config or configs.DEMO])
     if table is not None:
         system, label_counts, notes = _system_of_csv(table, merged)
     else:
-        system, label_counts, notes = _system_of_config(merged, outer, options.trust)
-    found, unknown = diagnoses(merged, system, parts.names_given(options.algorithms), inner, options.trust)
+        system, label_counts, notes = system_of_config(merged, outer, options.trust)
+    found, unknown = diagnoses(merged, system, names_given(options.algorithms), inner, options.trust)
     title = options.clients or options.config or configs.DEMO
-    console.print(_table(found, unknown, system, title))
+    heading = f"What each algorithm would really optimise: {title}, {len(system.weights)} clients"
+    console.print(table_of(found, unknown, heading, console.width))
     for note in notes:
         console.print(f"[dim]{note}[/]")
     choice = recommend(found)
@@ -74,7 +98,7 @@ def _diagnose(options: argparse.Namespace, overrides: list[str], table: ClientTa
     mean = [
         np.mean([getattr(each, name) for each in system.conditions], axis=0) for name in ("num_steps", "failure_rates")
     ]
-    diagnosis_figure(found, mean[0], mean[1], recommended=choice.name).savefig(picture)
+    save(diagnosis_figure(found, mean[0], mean[1], recommended=choice.name), picture)
     console.print(f"picture: {picture}", highlight=False)
 
 
@@ -93,12 +117,6 @@ def _averaged(settings: Any, system: "System", choice: "Recommendation") -> str:
     )
 
 
-def _is_terminal() -> bool:
-    import sys
-
-    return sys.stdout.isatty()
-
-
 def _system_of_csv(table: ClientTable, merged: dict[str, Any]) -> tuple["System", Any, list[str]]:
     from fl_lightning.callbacks import ChannelFailures
     from fl_lightning.clock import Clock
@@ -111,9 +129,10 @@ def _system_of_csv(table: ClientTable, merged: dict[str, Any]) -> tuple["System"
     return System(table.weights, conditions, ChannelFailures(), merged["loop"].get("lr", 0.02), clock), None, []
 
 
-def _system_of_config(
+def system_of_config(
     merged: dict[str, Any], overrides: list[str], trusted: list[str]
 ) -> tuple["System", Any, list[str]]:
+    """Return the clients of a configuration, how many examples of each class they have if known, and notes."""
     from fl_lightning.cli import parts
     from fl_lightning.clock import Clock
     from fl_lightning.data.sizes import expected_sizes
@@ -171,46 +190,61 @@ def diagnoses(
 
     found, unknown = [], []
     for name, algorithm in parts.algorithms(merged, names, overrides, trusted):
-        rounds = dry_run.typical_rounds(algorithm, system)
+        with only_planning():
+            rounds = dry_run.typical_rounds(algorithm, system)
+            needs = None if rounds is None else dry_run.needs(algorithm, system)
         if rounds is None:
             unknown.append(name)
         else:
-            found.append(diagnose(name, system.weights, rounds, dry_run.needs(algorithm, system)))
+            found.append(diagnose(name, system.weights, rounds, needs))
     return found, unknown
 
 
-def _table(found: list["Diagnosis"], unknown: list[str], system: "System", title: str) -> Any:
+def table_of(found: list["Diagnosis"], unknown: list[str], title: str, width: int) -> Any:
+    """Return the table; where the terminal is narrow, without the columns that explain others."""
+    from rich import box
     from rich.table import Table
 
+    wide = width >= _WIDE - 20
+    explained = {
+        "L1": "distance of its objective from yours, 0 to 2",
+        "step": "relative to FedAvg, before calibration",
+        "V": "variance of a draw",
+        "V x work": "1 is the least that a consistent algorithm can have; -: changed by memory",
+    }
+    shown = [name for name in _COLUMNS if wide or name in _NARROW]
     table = Table(
-        title=f"What each algorithm would really optimise: {title}, {len(system.weights)} clients",
-        caption="L1: distance of its objective from yours, 0 to 2. step: relative to FedAvg, before calibration. "
-        "V: variance of a draw.\nV x work: 1 is the least that a consistent algorithm can have. -: changed by memory.",
+        title=title,
+        caption=". ".join(f"{name}: {text}" for name, text in explained.items() if name in shown) + ".",
         title_justify="left",
         caption_justify="left",
         header_style="bold",
+        box=box.HEAVY_HEAD if wide else box.SIMPLE_HEAD,
+        padding=(0, 1) if wide else (0, 1, 0, 0),
     )
     table.add_column("algorithm", no_wrap=True)
-    heads = ("L1", "chi²", "chi² a round", "favours", "forgets", "step", "steps a round", "s a round", "kB up / down")
-    for name in (*heads, "V", "V x work"):
-        table.add_column(name, justify="right")
+    for name in shown:
+        table.add_column(name, justify="right", no_wrap=not wide)
     table.add_column("must be known or kept")
     for each in sorted(
         found, key=lambda one: (round(one.distance, 3), not one.variance_work < np.inf, one.variance_work)
     ):
-        table.add_row(*_row(each), style="green" if each.consistent else "")
+        cells = dict(zip(_COLUMNS, _row(each), strict=True))
+        table.add_row(
+            each.name, *(cells[name] for name in shown), str(each.needs), style="green" if each.consistent else ""
+        )
     for name in unknown:
-        table.add_row(name, *["?"] * 11, "depends on the data", style="dim")
+        table.add_row(name, *["?"] * len(shown), "depends on the data", style="dim")
     return table
 
 
 def _row(each: "Diagnosis") -> list[str]:
+    """Return the cells of the columns."""
     extremes = ["nobody", "nobody"]
     if not each.consistent:
         extremes = [f"{client} (x{each.ratios[client]:.2g})" for client in (each.favoured, each.forgotten)]
     costs = [f"{value:.2f}" if np.isfinite(value) else "-" for value in (each.variance, each.variance_work)]
     return [
-        each.name,
         f"{each.distance:.3f}",
         f"{each.chi_square:.3f}",
         f"{each.round_chi_square:.2f}",
@@ -220,7 +254,6 @@ def _row(each: "Diagnosis") -> list[str]:
         _shown(each.seconds, 1),
         f"{_shown(each.uplink_bytes / 1000)} / {_shown(each.downlink_bytes / 1000)}",
         *costs,
-        str(each.needs),
     ]
 
 
@@ -238,7 +271,7 @@ def _soonest(found: list["Diagnosis"]) -> list[str]:
     others = [each for each in ranked if each is not first and np.isfinite(each.variance_seconds)][:3]
     compared = ", ".join(f"{each.name} x{each.variance_seconds / first.variance_seconds:.2g}" for each in others)
     return [
-        f"Soonest on the clock: [bold]{first.name}[/], {_shown(first.seconds, 1)} s a round"
+        f"Soonest on the clock: [bold]{first.name}[/], {_shown(first.seconds, 1)} s per round"
         + (f"; the same consistent progress takes {compared} the time." if compared else ".")
     ]
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from fl_lightning.cli import configs
 from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.names import names_given
+from fl_lightning.cli.waiting import loading
 
 if TYPE_CHECKING:
     from fl_lightning.figures.simulation import Curves, Plateau, Variant
@@ -60,10 +62,10 @@ _SCENARIOS = {
 }
 
 
-def main(arguments: list[str]) -> int:
-    """Simulate, draw and save."""
+def make_parser() -> OneLineParser:
+    """Return the parser."""
     parser = OneLineParser(prog="fl-lightning figure", description=__doc__)
-    parser.add_argument("name", choices=_SCENARIOS, metavar="NAME", help=", ".join(_SCENARIOS))
+    parser.add_argument("name", choices=list(_SCENARIOS), metavar="NAME", help=", ".join(_SCENARIOS))
     parser.add_argument("--seeds", default="0:10", help="FIRST:END or numbers separated by commas (default: 0:10)")
     parser.add_argument("--rounds", type=int, help="rounds to play (default: depends on the figure)")
     parser.add_argument(
@@ -73,6 +75,12 @@ def main(arguments: list[str]) -> int:
         "--algorithm", metavar="NAME|FILE", help="what stands against FedAvg (default: FedACS, or the co-design)"
     )
     parser.add_trust()
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Simulate, draw and save."""
+    parser = make_parser()
     options = parser.parse_args(arguments)
     scenario = _SCENARIOS[options.name]
     rounds = scenario.rounds if options.rounds is None else options.rounds
@@ -81,6 +89,10 @@ def main(arguments: list[str]) -> int:
     if options.trust and options.algorithm is None:
         raise configs.ConfigError("--trust goes with --algorithm FILE: the shipped algorithms need nobody's package")
     seeds = parse_seeds(options.seeds)
+    if options.algorithm is not None:
+        names_given(options.algorithm)
+    with loading():
+        import fl_lightning.cli.parts  # noqa: F401  heavy: torch, lightning
     variants = make_variants(scenario, options.algorithm, options.trust)
     _draw(options.name, scenario, variants, seeds, rounds, Path(options.out))
     return 0
@@ -109,6 +121,7 @@ def _draw(name: str, scenario: Scenario, variants: "list[Variant]", seeds: list[
     from fl_lightning.data import Quadratic
     from fl_lightning.figures.convergence import convergence_figure, write_csv
     from fl_lightning.figures.simulation import predict, simulate
+    from fl_lightning.figures.style import save
 
     targets = np.stack([Quadratic().load(seed).targets for seed in seeds])
     weights = np.full(targets.shape[1], 1 / targets.shape[1])
@@ -116,8 +129,8 @@ def _draw(name: str, scenario: Scenario, variants: "list[Variant]", seeds: list[
     plateaus = [predict(variant, targets, weights) for variant in variants]
     out.mkdir(parents=True, exist_ok=True)
     figure = convergence_figure(scenario.title, curves, plateaus)
-    figure.savefig(out / f"{name}.png")
-    figure.savefig(out / f"{name}.svg")
+    for ending in ("png", "svg"):
+        save(figure, out / f"{name}.{ending}")
     write_csv(out / f"{name}.csv", curves, plateaus)
     _print(scenario, curves, plateaus, seeds, rounds)
     print(", ".join(str(out / f"{name}.{suffix}") for suffix in ("png", "svg", "csv")))
@@ -165,7 +178,7 @@ def _variant_of(name: str, environment: Any, trusted: Sequence[str]) -> "Variant
     from fl_lightning.cli import parts
     from fl_lightning.figures.simulation import Variant
 
-    names = parts.names_given(name)
+    names = names_given(name)
     if len(names) != 1:
         raise configs.ConfigError(f"--algorithm {name} must be one name or one file")
     label, algorithm = next(parts.algorithms(configs.compose(["toy.yaml"]), names, [], trusted))

@@ -4,7 +4,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.cli import configs
+from fl_lightning import safe_yaml
+from fl_lightning.checkpointing.identity import is_free
+from fl_lightning.cli import configs, early
+from fl_lightning.cli.folders import in_words
+from fl_lightning.cli.nearest import suggestion
 
 _BUDGETS = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes", "downlink_bytes")
 _OURS = ("--seed", "--run_dir", "--print_config", "--config", "--resume")
@@ -97,7 +101,10 @@ def parse_algorithms(text: str) -> list[str]:
     wanted = [part.strip() for part in text.split(",") if part.strip()]
     for name in wanted:
         if name not in known and not Path(name).is_file():
-            raise configs.ConfigError(f"algorithm {name!r} is unknown: use a file, all, or one of {', '.join(known)}")
+            hint = suggestion(name, known)
+            raise configs.ConfigError(
+                f"algorithm {name!r} is unknown{hint}: use a file, all, or one of {', '.join(known)}"
+            )
     return [f"{name}.yaml" if name in known else name for name in wanted]
 
 
@@ -107,6 +114,18 @@ def _check_overrides(overrides: list[str]) -> None:
             raise configs.ConfigError(f"{text} is decided by compare: use --seeds, --out, --configs or --overwrite")
     if overrides and not overrides[0].startswith("--"):
         raise configs.ConfigError(f"{overrides[0]!r} is not understood: settings are given as --loop.rounds 10")
+
+
+def _settings(overrides: list[str]) -> dict[str, Any]:
+    """Return the settings that change results, by their keys, so that other settings get a folder of their own."""
+    return {key: _value(text or "") for key, text in early.settings(overrides) if not is_free(key)}
+
+
+def _value(text: str) -> Any:
+    try:
+        return safe_yaml.load(text, "a setting")
+    except safe_yaml.UnsafeYamlError:
+        return text
 
 
 def plan(
@@ -119,7 +138,7 @@ def plan(
         algorithms: One config for each algorithm.
         whole: One complete config for each thing to compare, instead of the two above.
         seeds: All of them for each algorithm.
-        out: The folder of all runs; ``runs/compare_<data>`` by default.
+        out: The folder of all runs; ``runs/compare_<data>`` by default, with the settings in its name.
         overrides: Settings for all runs.
     """
     _check_overrides(overrides)
@@ -135,7 +154,7 @@ def plan(
         labels = [label.partition("_")[2] for label in labels]
     if len(set(labels)) != len(labels):
         raise configs.ConfigError(f"two things to compare are called the same: {', '.join(sorted(labels))}")
-    folder = Path(out or f"runs/compare_{data}")
+    folder = Path(out or "_".join(filter(None, [f"runs/compare_{data}", in_words(_settings(overrides))])))
     jobs = [
         Job(
             algorithm=label,

@@ -18,6 +18,7 @@ from fl_lightning.aggregators import Aggregator
 from fl_lightning.checkpointing.identity import flat
 from fl_lightning.cli import moved
 from fl_lightning.cli.allow_list import check_classes, class_paths, explained, limit_imports
+from fl_lightning.cli.complaints import in_plain_words
 from fl_lightning.cli.configs import ConfigError
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.number_files import KINDS
@@ -112,7 +113,7 @@ def _refuse_long_lists(config: dict[str, Any], overrides: Sequence[str]) -> None
 
 
 def _one_line(complaint: str) -> str:
-    line = " ".join(_explained(explained(complaint)).split())
+    line = in_plain_words(_explained(explained(complaint)))
     return line if len(line) <= 600 else line[:600] + " ..."
 
 

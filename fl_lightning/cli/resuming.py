@@ -9,23 +9,18 @@ from typing import Any
 
 import yaml
 
-from fl_lightning import safe_yaml
 from fl_lightning.callbacks.checkpoint import load_latest
 from fl_lightning.checkpointing.identity import (
     changed_files,
-    flat,
     installed_versions,
-    is_free,
     named_files,
     other_versions,
     settings_hash,
 )
 from fl_lightning.checkpointing.storage import DamagedFileError, read_checkpoint
-from fl_lightning.cli import moved
 from fl_lightning.cli.configs import ConfigError
+from fl_lightning.cli.differing import differences
 from fl_lightning.cli.run_folder import CHECKPOINTS, marker, refuse_foreign, stored_config
-
-_MISSING = object()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,26 +42,6 @@ def about(config: str) -> dict[str, Any]:
         "files": named_files(tree),
         "versions": installed_versions(),
     }
-
-
-def differences(there: str, here: str, also_free: tuple[str, ...] = ()) -> list[str]:
-    """Return what differs between two configurations, other than what does not change a result or has moved."""
-    old, new = (flat(moved.current(safe_yaml.load(text, "the stored config"))) for text in (there, here))
-    keys = [
-        key
-        for key in sorted({*old, *new})
-        # An argument that one version lacks and the other leaves at None is the same run.
-        if not is_free(key) and key not in also_free and old.get(key) != new.get(key)
-    ]
-    keys.sort(key=lambda key: key not in old or key not in new)  # arguments of a class that is not used there come last
-    return [
-        f"{key} is {_shown(old.get(key, _MISSING))} there and {_shown(new.get(key, _MISSING))} here" for key in keys
-    ]
-
-
-def _shown(value: Any) -> str:
-    text = "absent" if value is _MISSING else json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def begin(run_dir: Path, config: str, resume: str) -> Beginning:

@@ -1,41 +1,57 @@
 """``fl-lightning train``: from a configuration to a finished run."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
-from fl_lightning.cli import configs
+from fl_lightning.cli import catalogue, configs, early, folders
+from fl_lightning.cli.layout import listed, width, wrapped
+from fl_lightning.cli.waiting import loading
 
 
 def _help() -> str:
-    from fl_lightning.cli import keys
-
-    return f"""usage: train.py [--config FILE ...] [--KEY VALUE ...] [--resume HOW] [--trust PACKAGE] [--print_config]
-
-Train a federation. Without a config, the digits demo ({configs.DEMO}) runs.
-
-  --config FILE     a file, or a shipped one by name: <data>_<algorithm>.yaml; several are merged in order
-                      data:       {", ".join(configs.names("data"))}
-                      algorithms: {_wrapped(configs.names("algorithms"))}
-  --KEY VALUE       any key of the config by its dotted path: --seed 1 --loop.rounds 50 --loop.lr 0.1
-                      --loop.sampling.sampler fl_lightning.samplers.Importance --loop.calibration.apply server
-  --KEY.help CLASS  show the arguments of a class that can stand there: --loop.sampling.sampler.help Importance
-  --resume HOW      auto (default): resume an interrupted run of the same config in its folder, keep a finished one
-                    never: start anew and replace what is there; PATH: resume from a checkpoint or a run's folder
-  --trust PACKAGE   let configs name classes of this package too, besides fl_lightning, torch, lightning, torchmetrics
-                    and torchvision; importing a package runs its code, so name only what you would run yourself
-  --print_config    show the complete config and stop
-  --help            show this
-
-{keys.stored()}
-Ctrl-C and SIGTERM finish the round and save; the same command then resumes. Exit codes: 0 finished, 2 an error that you
-can fix (one line says which), 130 and 143 paused by Ctrl-C and SIGTERM.
-"""
-
-
-def _wrapped(words: list[str], width: int = 90) -> str:
-    import textwrap
-
-    return ("\n" + " " * 34).join(textwrap.wrap(", ".join(words), width))
+    wide = width()
+    keys = [key for key in catalogue.stored().keys if not key.name.startswith("fabric.")]
+    fabric = [key.name.removeprefix("fabric.") for key in catalogue.stored().keys if key.name.startswith("fabric.")]
+    pairs = [*((key.name, key.help) for key in keys), ("fabric.KEY", f"{', '.join(fabric)}: as in Lightning's Fabric.")]
+    options = listed(
+        [
+            ("--config FILE", "a file, or a shipped one by name: <data>_<algorithm>.yaml; several are merged in order"),
+            ("--KEY VALUE", "any key of the config by its dotted path: --seed 1 --loop.rounds 50 --loop.lr 0.1"),
+            ("--KEY.help CLASS", "show the arguments of a class: --loop.sampling.sampler.help Importance; "
+                "`fl-lightning show sampler` lists the classes"),
+            ("--resume HOW", "auto (default): resume an interrupted run of the same config in its folder, keep a "
+                "finished one; never: start over and replace what is there; PATH: resume from a checkpoint"),
+            ("--trust PACKAGE", "let configs name classes of this package too, besides fl_lightning, torch, lightning, "
+                "torchmetrics and torchvision; importing a package runs its code, so name only what you would run "
+                "yourself"),
+            ("--print_config", "show the complete config and stop"),
+            ("--help", "show this"),
+        ],
+        wide,
+        16,
+    )  # fmt: skip
+    names = [("data", configs.names("data")), ("algorithms", configs.names("algorithms"))]
+    shipped = [f"  {kind + ':':<12}{wrapped(found, wide, 14)}" for kind, found in names]
+    return "\n".join(
+        [
+            "usage: train.py [--config FILE ...] [--KEY VALUE ...] [--resume HOW]",
+            "",
+            f"Train a federation. Without a config, the digits demo ({configs.DEMO}) runs.",
+            "",
+            *options,
+            "",
+            "shipped configs:",
+            *shipped,
+            "",
+            "keys (--print_config shows the values of all):",
+            *listed(pairs, wide, 25),
+            "",
+            "Ctrl-C and SIGTERM finish the round and save; the same command then resumes.",
+            "Exit codes: 0 finished, 2 an error that you can fix (one line says which),",
+            "130 and 143 paused by Ctrl-C and SIGTERM.",
+        ]
+    )
 
 
 def split_arguments(arguments: list[str], option: str) -> tuple[list[str], list[str]]:
@@ -69,52 +85,55 @@ def main(arguments: list[str]) -> int:
     trusted, rest = split_arguments(rest, "--trust")
     resumes, rest = split_arguments(rest, "--resume")
     names = names or [configs.DEMO]
+    printing = "--print_config" in rest
+    rest = [word for word in rest if word != "--print_config"]
     merged = configs.compose(names)
-    from fl_lightning.cli import building  # heavy: torch, lightning
+    early.check(merged, rest, trusted, ("config", "trust", "resume", "print_config", "help"))
+    with loading():
+        from fl_lightning.cli import building  # heavy: torch, lightning
 
-    if "--print_config" in rest:
-        rest.remove("--print_config")
-        print(building.dump(building.parse(merged, rest, trusted)), end="")
-        return 0
     settings = building.parse(merged, rest, trusted)
-    return _run(building, settings, configs.run_name(names), resumes[-1] if resumes else "auto")
+    if printing:
+        print(building.dump(settings), end="")
+        return 0
+    resume = resumes[-1] if resumes else "auto"
+    _choose_folder(building, settings, merged, rest, names, resume)
+    return _run(building, settings, names, resume)
 
 
-def _run(building: Any, settings: Any, name: str, resume: str) -> int:
-    from fl_lightning.cli.interruption import interruptible
+def _choose_folder(
+    building: Any, settings: Any, merged: dict[str, Any], overrides: list[str], names: list[str], resume: str
+) -> None:
+    """Give a run without ``--run_dir`` a folder of its own."""
+    from fl_lightning.cli.differing import apart
     from fl_lightning.cli.resuming import folder_of
 
-    folder = folder_of(resume, settings.run_dir)
-    if folder is not None:
-        settings.run_dir = str(folder)
-    run = building.build(settings, name)
+    given = folder_of(resume, settings.run_dir)
+    if given is not None:
+        settings.run_dir = str(given)
+    if settings.run_dir is not None:
+        return
+    changed = folders.changed_settings(merged, settings.as_dict(), list(early.settings(overrides)))
+    folder = Path(folders.run_folder(configs.run_name(names), changed, settings.seed))
+    settings.run_dir = str(folder if resume != "auto" else apart(folder, building.dump(settings)))
+
+
+def _run(building: Any, settings: Any, names: list[str], resume: str) -> int:
+    from fl_lightning.cli.closing import closing_lines
+    from fl_lightning.cli.interruption import interruptible
+
+    run = building.build(settings, configs.run_name(names))
     with interruptible(run) as interruption:
         outcome = run.execute(resume)
+    is_first = run.loop.fabric.global_rank == 0
     if outcome is building.Outcome.PAUSED:
         same = "the same command" if resume != "never" else "the same command with --resume auto"
-        text = f"paused after round {run.loop.round_index} of {run.loop.rounds}: {same} goes on from there"
-        if run.loop.fabric.global_rank == 0:
+        text = f"paused after round {run.loop.round_index} of {run.loop.rounds}: {same} resumes from there"
+        if is_first:
             print(text, file=sys.stderr)
         return interruption.exit_code or 143  # another process was told to stop
     if outcome is building.Outcome.KEPT:
-        print(f"{run.run_dir}: finished already; --resume never runs it again", file=sys.stderr)
-    if run.loop.fabric.global_rank == 0:
-        _report(run.run_dir)
+        print(f"{run.run_dir} is already finished: use --resume never to start over", file=sys.stderr)
+    if is_first:
+        print("\n".join(closing_lines(run.loop, run.run_dir, names)))
     return 0
-
-
-def _report(run_dir: Any) -> None:
-    import json
-
-    try:
-        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-        metric = str(summary.get("monitor", "test_accuracy")).removeprefix("test_")
-        shown = {
-            name: summary[name]
-            for name in (f"final_{metric}", f"best_{metric}", "rounds_to_target")
-            if isinstance(summary.get(name), int | float)
-        }
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return  # the results are complete, only their summary is not; that was said before
-    text = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in shown.items())
-    print(f"{run_dir}: {text}", file=sys.stdout)

@@ -16,6 +16,7 @@ from fl_lightning.data.lazy import LazyFederation
 from fl_lightning.data.mnist import MNIST, load_mnist
 from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Shards
 from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
+from fl_lightning.data.validation import ValidationSplit
 from fl_lightning.parts import Partition
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
     "QuadraticFederation",
     "Shards",
     "TensorFederation",
+    "ValidationSplit",
     "label_counts",
     "load_cifar10",
     "load_cinic10",

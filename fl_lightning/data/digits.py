@@ -1,6 +1,10 @@
 """scikit-learn's handwritten digits: real data inside a dependency, so nothing is ever fetched."""
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fl_lightning.data.federation import TensorFederation
@@ -8,6 +12,22 @@ from fl_lightning.data.images import split
 from fl_lightning.parts import DataSource, Partition
 
 _CLASS_SIZES = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
+
+
+def _table() -> npt.NDArray[np.float64]:
+    """Return the 64 pixels and the label of each digit, (1797, 65).
+
+    The file is read without scikit-learn, whose import takes longer than a short run.
+    """
+    spec = find_spec("sklearn")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        file = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if file.is_file():
+            return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    return np.column_stack([pixels, labels])
 
 
 class Digits(DataSource):
@@ -34,11 +54,9 @@ class Digits(DataSource):
 
     def load(self, seed: int) -> TensorFederation:
         """Return the digits as float images in [0, 1] of shape (1, 8, 8), split among the clients."""
-        from sklearn.datasets import load_digits  # imported here: costs a second
-
-        bunch = load_digits()
-        images = torch.from_numpy(bunch.images).to(torch.float32).div_(16).unsqueeze(1)
-        labels = torch.from_numpy(bunch.target).to(torch.int64)
+        table = torch.from_numpy(_table())
+        images = table[:, :-1].reshape(-1, 1, 8, 8).to(torch.float32).div_(16)
+        labels = table[:, -1].to(torch.int64)
         is_test = self._is_test(labels)
         train = (images[~is_test], labels[~is_test])
         return TensorFederation(train, (images[is_test], labels[is_test]), split(train[1], self.partition, seed))

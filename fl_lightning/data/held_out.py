@@ -41,7 +41,9 @@ class HeldOut:
         return self._sizes - self.num_held_out
 
     def _order(self, client: int) -> IntVector:
-        """Return all examples of a client, those that it trains on first."""
+        """Return all examples of a client, those that it trains on first; as they are where none is held out."""
+        if not self.num_held_out[client]:
+            return np.arange(self._sizes[client])
         keys = client_keys(self._seed, Purpose.HELD_OUT, 0, [client], int(self._sizes[client]))
         return np.argsort(keys[0], kind="stable")
 

@@ -131,7 +131,7 @@ def test_a_finished_run_is_kept_unless_told_otherwise(tmp_path, capsys):
     capsys.readouterr()
     assert main(command) == 0
     said = capsys.readouterr()
-    assert "finished already" in said.err
+    assert "already finished" in said.err
     assert "final distance" in said.out
     assert written == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert main([*command, "--resume", "never"]) == 0
@@ -229,7 +229,7 @@ def test_signals_finish_the_round_save_and_say_how_to_go_on(number, code, tmp_pa
     assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
     errors = capsys.readouterr().err
     assert "paused after round" in errors
-    assert "the same command goes on from there" in errors
+    assert "the same command resumes from there" in errors
     assert not (tmp_path / "b" / "summary.json").exists()
     assert main(command) == 0
     assert main(["train", *arguments("toy_fedvarp", tmp_path / "a", rounds)]) == 0

@@ -159,7 +159,7 @@ def test_a_finished_run_without_checkpoints_stays_finished(finished, capsys):
     before = everything(finished)
     assert train(finished) == 0
     error = capsys.readouterr().err
-    assert "finished already" in error
+    assert "already finished" in error
     assert "cannot be prolonged" in error
     assert everything(finished) == before
 
@@ -202,7 +202,7 @@ def test_a_start_that_fails_leaves_the_earlier_run_as_it_was(setting, finished, 
     assert train(finished, setting, "--resume", "never") == 2
     assert everything(finished) == before
     assert train(finished) == 0
-    assert "finished already" in capsys.readouterr().err
+    assert "already finished" in capsys.readouterr().err
 
 
 def test_what_replaces_a_run_deletes_it_with_its_first_checkpoint(finished):
@@ -291,6 +291,6 @@ def test_a_finished_run_that_cannot_be_written_is_still_finished(finished, monke
 
     monkeypatch.setattr(FolderLock, "acquire", refuse)
     assert train(finished) == 0
-    assert "finished already" in capsys.readouterr().err
+    assert "already finished" in capsys.readouterr().err
     assert train(finished, "--resume", "never") == 2
     assert "Permission denied" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from fl_lightning.callbacks.recorder import COLUMNS, read_metrics
-from fl_lightning.cli import configs, keys
+from fl_lightning.cli import catalogue, configs, keys
 from fl_lightning.cli.main import main
 from fl_lightning.module import FederatedModule
 from fl_lightning.networks import DigitsNet
@@ -26,14 +26,16 @@ def train(*arguments, run_dir):
     return main(["train", *arguments, *QUICK, "--run_dir", str(run_dir)])
 
 
-def test_the_keys_in_the_help_are_those_of_the_parser():
-    found = keys.of_parser()
-    assert {"seed", "logger", "loop.schedule", "loop.callbacks", "checkpoint.keep"} <= {key for key, _ in found}
-    assert keys.described(found) == keys.stored(), "run python -m fl_lightning.cli.keys and commit what it writes"
+def test_the_catalogue_of_keys_and_parts_is_that_of_the_parser():
+    found = keys.make_catalogue()
+    assert {"seed", "logger", "loop.schedule", "loop.callbacks", "checkpoint.keep"} <= {key.name for key in found.keys}
+    text = catalogue.FILE.read_text(encoding="utf-8")
+    assert found.to_json() == text, "run python -m fl_lightning.cli.keys and commit what it writes"
+    assert catalogue.from_json(text) == found
 
 
 def test_every_key_is_explained():
-    assert [key for key, text in keys.of_parser() if not text.strip()] == []
+    assert [key.name for key in catalogue.stored().keys if not key.help.strip(". ")] == []
 
 
 def test_the_arguments_of_a_class_are_shown(capsys):
@@ -56,7 +58,11 @@ def test_help_answers_without_torch():
 
 def test_a_run_leaves_the_promised_files(tmp_path, capsys):
     assert train("--config", "digits_fedacs.yaml", run_dir=tmp_path) == 0
-    assert "final accuracy" in capsys.readouterr().out
+    objective, reached, following = capsys.readouterr().out.splitlines()[-3:]
+    assert objective.startswith("objective: clients 0-9 should carry 50 %; FedAvg would have given them ")
+    assert reached.startswith("reached: test accuracy 0.")
+    assert f"files in {tmp_path}" in reached
+    assert following == "next: fl-lightning compare --config digits.yaml --algorithms fedacs,fedavg --seeds 0:3"
     with (tmp_path / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert set(COLUMNS) <= set(rows[0])
@@ -200,7 +206,7 @@ def test_from_another_folder_by_script(tmp_path):
     command = [sys.executable, str(ROOT / "train.py"), "--config", "toy_fedavg.yaml", *QUICK]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs" / "toy_fedavg" / "seed_0" / "summary.json").is_file()
+    assert (tmp_path / "runs" / "toy_fedavg" / "rounds=2" / "seed_0" / "summary.json").is_file()
 
 
 def test_partition_can_be_looked_at(tmp_path, capsys):

@@ -79,8 +79,8 @@ def test_diagnose_takes_a_schedule(project, capsys):
 
 def test_data_shows_a_partition(project, capsys):
     assert main([*COMMANDS["data"].split(), "--trust", "outsider"]) == 0
-    rows = [line.split("│")[1:3] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert [client.strip() for client, _ in rows] == ["0", "1"]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows if row and row[0].isdigit()] == ["0", "1"]
 
 
 def test_figure_draws_an_algorithm(project, capsys):
@@ -91,7 +91,7 @@ def test_figure_draws_an_algorithm(project, capsys):
 
 def test_compare_runs_an_algorithm(project):
     assert main([*COMMANDS["compare"].split(), "--trust", "outsider"]) == 0
-    runs = project / "runs" / "compare_toy"
+    (runs,) = (project / "runs").glob("compare_toy*")
     assert "outsider.Reversed" in (runs / "backwards" / "seed_0" / "config.yaml").read_text()
     assert (runs / "fedavg" / "seed_0" / "summary.json").is_file()
 

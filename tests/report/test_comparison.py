@@ -63,11 +63,46 @@ def test_tables_equal_an_independent_computation_from_the_files(tmp_path, compar
 
 def test_a_loser_is_shown_losing(compared):
     rows = {row[0]: row for row in tables.final_table(compared).rows}
-    assert rows["scaffold"][3].startswith("+")
-    assert rows["scaffold"][5] == "3 / 0"
-    assert rows["fedavg"][3].startswith("−")
+    assert rows["scaffold"][-4].startswith("+")
+    assert rows["scaffold"][-2] == "3 / 0"
+    assert rows["fedavg"][-4].startswith("−")
     never = {row[0]: row for row in tables.target_table(compared, 0.4).rows}["fedavg"]
     assert never[1:] == ("0/3", "–", "–", "–", "–", "–", "–")
+
+
+def test_the_last_rounds_and_the_averaged_model_stand_beside_the_last_round(tmp_path):
+    folders = list(make_comparison(tmp_path, 2).glob("*/seed_*"))
+    for folder in folders:
+        header, *rows = (folder / "metrics.csv").read_text().splitlines()
+        lines = [f"{header},averaged_accuracy", *(f"{row},{0.5 + 0.01 * place}" for place, row in enumerate(rows))]
+        (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    table = tables.final_table(comparison.compare(loading.load_all([tmp_path])[0]))
+    assert table.header[1:5] == ("final test accuracy", "last 6 rounds", "averaged model", "best")
+    for record in table.records:
+        means = [
+            np.mean([float(row["test_accuracy"]) for row in rows_of(folder / "metrics.csv")[-6:]])
+            for folder in folders
+            if folder.parent.name == record["algorithm"]
+        ]
+        assert record["last_test_accuracy"] == pytest.approx(np.mean(means))
+        assert record["last_standard_deviation"] == pytest.approx(np.std(means, ddof=1))
+        assert record["averaged_accuracy"] == pytest.approx(0.79)
+
+
+def test_costs_are_divided_by_somebody_who_reached_the_target(tmp_path):
+    make_run(tmp_path, "fedacs", 0, level=0.3)
+    make_run(tmp_path, "fast", 0, level=0.9)
+    make_run(tmp_path, "slow", 0, level=0.6)
+    compared = comparison.compare(loading.load_all([tmp_path])[0], targets=[0.5])
+    assert compared.reference_for(0.2).name == "fedacs"
+    assert compared.reference_for(0.5).name == "fast"
+    assert compared.reference_for(0.99).name == "fedacs"  # nobody did
+    table = tables.target_table(compared, 0.5)
+    rows = {row[0]: row for row in table.rows}
+    assert table.header[3] == "× fast"
+    assert "fedacs never reached it" in table.note
+    assert rows["fast"][3] == "1.00×"
+    assert float(rows["slow"][3].removesuffix("×")) > 1
 
 
 def test_csv_markdown_and_latex_have_a_line_for_each_algorithm(compared):

@@ -1,0 +1,72 @@
+"""``fl-lightning completion``: a script that lets a shell complete commands, options, keys and names of configs."""
+
+import argparse
+import importlib
+
+from fl_lightning.cli import catalogue, configs
+from fl_lightning.cli.arguments import OneLineParser
+
+_SHELLS = ("bash", "zsh", "tcsh")
+
+
+def make_parser() -> OneLineParser:
+    """Return the parser."""
+    parser = OneLineParser(prog="fl-lightning completion", description=__doc__)
+    parser.add_argument("shell", choices=_SHELLS, help="the shell that is to complete")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Print the script of a shell."""
+    shell = make_parser().parse_args(arguments).shell
+    try:
+        import shtab
+    except ModuleNotFoundError:
+        raise ImportError("shtab is not installed: pip install 'fl-lightning[completion]'") from None
+    print(shtab.complete(whole_parser(), shell))
+    return 0
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Return a parser that knows every command with its options; it is read by the completion alone."""
+    from fl_lightning.cli.main import COMMANDS
+
+    parser = argparse.ArgumentParser(prog="fl-lightning")
+    commands = parser.add_subparsers()
+    for name, text in COMMANDS.items():
+        if name == "train":
+            _add_train(commands.add_parser(name, help=text.partition(":")[0]))
+        else:
+            made = importlib.import_module(f"fl_lightning.cli.{name}").make_parser()
+            command = commands.add_parser(name, help=text.partition(":")[0], parents=[made], add_help=False)
+            _offer(command, {"show": "name"}.get(name, "config"))
+            if name in ("compare", "diagnose", "demo"):
+                _add_keys(command)
+    return parser
+
+
+def _offer(parser: argparse.ArgumentParser, argument: str) -> None:
+    """Let an argument that takes any text offer the names that it probably is one of."""
+    names = {"name": list(catalogue.stored().kinds), "config": [f"{data}.yaml" for data in configs.names("data")]}
+    for action in parser._actions:
+        if action.dest == argument and action.choices is None:
+            action.choices = names[argument]
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    pairs = [f"{data}_{name}.yaml" for data in configs.names("data") for name in configs.names("algorithms")]
+    parser.add_argument("--config", choices=pairs)
+    parser.add_argument("--resume", choices=["auto", "never"])
+    parser.add_argument("--trust")
+    parser.add_argument("--print_config", action="store_true")
+    _add_keys(parser)
+
+
+def _add_keys(parser: argparse.ArgumentParser) -> None:
+    """Add the keys of a config, with the classes or words that can stand there, and those of the shipped classes."""
+    known = catalogue.stored()
+    taken = set(parser._option_string_actions)
+    for argument in known.keys:
+        values = [*(known.kinds[argument.kind] if argument.kind else ()), *argument.choices]
+        if f"--{argument.name}" not in taken:
+            parser.add_argument(f"--{argument.name}", choices=values or None)

@@ -1,0 +1,68 @@
+"""``fl-lightning show``: the parts that can stand in a config, with their arguments."""
+
+from fl_lightning.cli import catalogue, configs
+from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.catalogue import Argument, Catalogue, Part
+from fl_lightning.cli.layout import listed, width
+from fl_lightning.cli.nearest import suggestion
+
+
+def make_parser() -> OneLineParser:
+    """Return the parser."""
+    parser = OneLineParser(prog="fl-lightning show", description=__doc__)
+    known = catalogue.stored()
+    parser.add_argument("name", nargs="?", help=f"a kind of part ({', '.join(known.kinds)}), or a class")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """List the kinds of parts, the parts of a kind, or the arguments of one part."""
+    name = make_parser().parse_args(arguments).name
+    known = catalogue.stored()
+    if name is None:
+        print("\n".join(_kinds(known)))
+    elif name in known.kinds:
+        print("\n".join(_kind(known, name)))
+    else:
+        print("\n".join(_class(known, _find(known, name))))
+    return 0
+
+
+def _find(known: Catalogue, name: str) -> Part:
+    found = known.part(name) or next((part for part in known.parts.values() if part.name == name), None)
+    if found is None:
+        names = [*(part.name for part in known.parts.values()), *known.kinds]
+        kinds = ", ".join(known.kinds)
+        raise configs.ConfigError(
+            f"there is no part {name!r}{suggestion(name, names)}: give one of {kinds}, or a class"
+        )
+    return found
+
+
+def _kinds(known: Catalogue) -> list[str]:
+    pairs = [(kind, ", ".join(known.parts[path].name for path in paths)) for kind, paths in sorted(known.kinds.items())]
+    return ["parts by kind; `fl-lightning show KIND` has their arguments:", "", *listed(pairs, width(), 14)]
+
+
+def _kind(known: Catalogue, kind: str) -> list[str]:
+    places = [f"--{key}" for key in known.where(kind)]
+    lines = [f"{kind}: stands at {' and '.join(places[:3])}" if places else f"{kind}:"]
+    for path in known.kinds[kind]:
+        lines += ["", *_class(known, known.parts[path])]
+    return lines
+
+
+def _class(known: Catalogue, part: Part) -> list[str]:
+    indented = [f"  {line.strip()}" for line in listed([("", part.help)], width() - 2, 0)]
+    return [part.path, *indented, *listed([(_signature(each), _meaning(each)) for each in part.arguments], width(), 26)]
+
+
+def _signature(argument: Argument) -> str:
+    return f"{argument.name}: {argument.type}"
+
+
+def _meaning(argument: Argument) -> str:
+    default = "must be given" if argument.default is None else f"default: {argument.default}"
+    kind = f"; see `fl-lightning show {argument.kind}`" if argument.kind else ""
+    text = argument.help if argument.help.strip(". ") else ""
+    return f"{text} ({default}{kind})".strip()

@@ -1,0 +1,51 @@
+"""The demo, made short: a diagnosis, two runs at equal computation, a table, a picture, a page."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fl_lightning.cli.closing import next_command, objective_line
+from fl_lightning.cli.main import main
+
+
+def test_the_demo_leaves_what_it_promises(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    small = ["--data.partition.num_clients=10", "--loop.batch_size=8"]
+    assert main(["demo", "--rounds", "4", *small]) == 0
+    said = capsys.readouterr()
+    assert "FedAvg would optimise something else" in said.out
+    assert "saturate" not in said.err.split("training fedavg")[0]  # nothing about training before anybody trains
+    assert (tmp_path / "runs/demo/demo.png").stat().st_size > 20_000
+    assert (tmp_path / "runs/demo/report/index.html").as_uri() in said.out
+    assert max(map(len, said.out.splitlines()[:-4])) <= 80
+    steps = {}
+    for name in ("fedavg", "fedacs"):
+        summary = json.loads((tmp_path / f"runs/demo/{name}/seed_0/summary.json").read_text())
+        rows = (tmp_path / f"runs/demo/{name}/seed_0/metrics.csv").read_text().splitlines()
+        steps[name] = float(rows[-1].split(",")[rows[0].split(",").index("local_steps")])
+        assert summary["rounds"] == len(rows) - 1
+    assert steps["fedacs"] == pytest.approx(steps["fedavg"], rel=0.5)  # a few rounds: the draws decide
+    assert main(["demo", "--rounds", "4", *small]) == 0  # finished runs are kept
+    assert main(["demo", "--rounds", "0"]) == 2
+
+
+def test_the_objective_in_one_line():
+    w = np.full(4, 0.25)
+    skewed = np.array([0.05, 0.05, 0.45, 0.45])
+    assert objective_line(w, w, w).endswith("this run optimised what you asked for")
+    assert objective_line(w, w, skewed).endswith("this run optimised something else than you asked for")
+    assert objective_line(w, skewed, skewed) == (
+        "objective: clients 0-1 should carry 50 %; this run, like FedAvg, gave them 10 %"
+    )
+    many = np.full(400, 1 / 400)
+    uneven = np.where(np.arange(400) % 2, 1.9, 0.1) / 400
+    assert "200 of 400 clients should carry 50 %; FedAvg would have given them 5 %" in objective_line(
+        many, uneven, many
+    )
+
+
+def test_what_to_type_next():
+    assert next_command(["mnist_fedavg.yaml"]).endswith("--config mnist.yaml --algorithms fedacs,fedavg --seeds 0:3")
+    assert next_command(["mine.yaml"]) == "fl-lightning diagnose --config mine.yaml"
