@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measuring import Round, Side, interleave, worker
+from fl_lightning.figures.style import BLUE, INK, MUTED, ORANGE, bare, save
 
 HAND = "by_hand"
 CASES = ("W1", "W1q", "W2", "W3", "processes", "control")
@@ -71,7 +72,7 @@ def control(quick: bool) -> list[dict[str, float]]:
 
 def show(console: Console, records: list[dict[str, Any]], planes: list[dict[str, float]]) -> None:
     """Print the tables."""
-    table = Table(title="Seconds a round and ratio to the yardstick (lower is better)")
+    table = Table(title="Seconds per round and ratio to the yardstick (lower is better)")
     for name in ("", "threads", "yardstick", "ours", "ratio", "goal", "CPU ratio", "engine", "eval", "rest"):
         table.add_column(name, justify="left" if name in ("", "engine") else "right")
     for record in records:
@@ -92,7 +93,7 @@ def show(console: Console, records: list[dict[str, Any]], planes: list[dict[str,
         console.print(table)
     if planes:
         table = Table(title="Control plane: schedule, sampling, calibration, channel, theory")
-        for name in ("clients", "ms a round", "CPU ms", "MB"):
+        for name in ("clients", "ms per round", "CPU ms", "MB"):
             table.add_column(name, justify="right")
         for plane in planes:
             cells = (f"{1e3 * plane['wall']:.2f}", f"{1e3 * plane['cpu']:.2f}", f"{plane['megabytes']:.1f}")
@@ -102,22 +103,24 @@ def show(console: Console, records: list[dict[str, Any]], planes: list[dict[str,
 
 def draw(path: Path, records: list[dict[str, Any]], planes: list[dict[str, float]]) -> None:
     """Write a picture of ratios and of the control plane."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
     names = [record["case"] for record in records]
-    bars = left.barh(names, [record["wall_ratio"] for record in records], color="tab:blue", label="measured")
-    left.bar_label(bars, [f"{record['wall_ratio']:.2g}" for record in records], label_type="center", color="white")
-    left.plot([record["goal"] for record in records], names, "k|", markersize=18, label="goal")
-    left.set(xlabel="ratio to the yardstick (wall, lower is better)", xscale="log", xlim=(1e-3, 1))
+    bars = left.barh(names, [record["wall_ratio"] for record in records], color=BLUE, label="measured")
+    left.bar_label(bars, [f"{record['wall_ratio']:.2g}" for record in records], padding=4, color=INK)
+    left.plot([record["goal"] for record in records], names, "|", color=ORANGE, markersize=18, label="goal")
+    left.set(xscale="log", xlim=(1e-3, 1))
+    left.set_title("time relative to a loop written by hand (lower is better)", loc="left", fontsize=9.5, color=INK)
     left.invert_yaxis()
-    left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
-    right.loglog([plane["clients"] for plane in planes], [1e3 * plane["wall"] for plane in planes], "o-")
-    right.set(xlabel="clients", ylabel="control plane, ms a round")
-    figure.savefig(path)
+    left.legend(loc="lower right", frameon=False, labelcolor=INK)
+    right.loglog([plane["clients"] for plane in planes], [1e3 * plane["wall"] for plane in planes], "o-", color=BLUE)
+    right.set_title("planning: ms per round", loc="left", fontsize=9.5, color=INK)
+    right.set_xlabel("clients", color=MUTED)
+    for axes in (left, right):
+        bare(axes)
+    save(figure, path)
 
 
 def main() -> None:
@@ -148,7 +151,7 @@ def main() -> None:
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load_after": load}
     content = {"machine": machine, "quick": arguments.quick, "workloads": records, "control": planes}
     (arguments.output / "benchmarks.json").write_text(json.dumps(content, indent=1))
-    draw(arguments.output / "benchmarks.png", records, planes)
+    draw(arguments.output / "benchmarks.svg", records, planes)
     console.print(f"{time.time() - began:.0f} s; written to {arguments.output}")
 
 

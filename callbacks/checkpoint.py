@@ -1,4 +1,4 @@
-"""RoundCheckpoint: one file from which a run goes on as if it had never stopped."""
+"""RoundCheckpoint: one file from which a run resumes as if it had never stopped."""
 
 import re
 import time

@@ -152,15 +152,17 @@ class RunRecorder(Remembers, Callback):
             module: The final model.
         """
         if name == "clients.csv":
-            write_client_table(self.run_dir / name, self._client_columns(num_rounds))
+            write_client_table(self.run_dir / name, self.client_columns(num_rounds))
         elif name.startswith("model"):
             save_weights(module, self.run_dir / name)
         else:
             write_durably(self.run_dir / name, (json.dumps(self._summary(loop), indent=2) + "\n").encode())
 
     def _summary(self, loop: "FederatedLoop") -> dict[str, Any]:
+        rows = read_metrics(self.path)
         return {
-            **summarise(read_metrics(self.path), self.target_accuracy, loop.monitor, loop.mode),
+            **summarise(rows, self.target_accuracy, loop.monitor, loop.mode),
+            **{name: rows[-1][name] for name in ("epsilon", "delta") if rows and name in rows[-1]},
             **self.labels,
             "seed": loop.seed,
             **self._rejections(),
@@ -179,7 +181,12 @@ class RunRecorder(Remembers, Callback):
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
 
-    def _client_columns(self, num_rounds: int) -> dict[str, Any]:
+    @property
+    def class_accuracy(self) -> list[float]:
+        """Accuracy of each class when last evaluated; empty where there are no classes."""
+        return self._class_accuracy
+
+    def client_columns(self, num_rounds: int) -> dict[str, Any]:
         """Return a table with a row for each client: weight, data, mean conditions, and how it took part."""
         known = {name: values.numpy() for name, values in self._clients.items()}
         totals = {name: known[name] for name in ("expected_draws", "draws", "deliveries", "rejected")}

@@ -56,7 +56,7 @@ class TensorBoardMetrics(Callback):
                 self._logger.log_metrics(curves, step=int(row[axis]))
 
     def on_federation_pause(self, loop: "FederatedLoop") -> None:
-        """Close the log of a run that goes on later."""
+        """Close the log of a run that is resumed later."""
         self.on_federation_end(loop)
 
     def on_federation_end(self, loop: "FederatedLoop") -> None:

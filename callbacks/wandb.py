@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
+from fl_lightning.callbacks.wandb_media import checkpoint_artifact, media, model_artifact
 from fl_lightning.checking import one_of
 from fl_lightning.memory import Remembers
 from fl_lightning.results import MONITOR, Mode
@@ -23,25 +24,33 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("fl_lightning")
 _SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
 _AXES = ("round", "local_steps", "computation_time", "synchronous_time", "uplink_bytes")
+_COSTS = {f"{'rounds' if axis == 'round' else axis}_to_target": axis for axis in _AXES}
+_NOISE = 1e-12  # of a chi-square that is 0 but for rounding
 Connection = Literal["auto", "online", "offline"]
+Files = Literal["none", "end", "checkpoint"]
 
 
 class WandbMetrics(Remembers, Callback):
     """Logs each round to W&B with ``step=round``; without an account it logs offline into the run's folder.
 
-    Charts can use the round, the local steps or the computation time as their x-axis. ``WANDB_MODE=disabled`` switches
-    it off: nothing is logged or written then.
+    Charts can use the round, the local steps, the computation time or the synchronous time as their x-axis. At the end
+    of a run with a :class:`RunRecorder` it logs tables of the clients, the partition and the accuracy of each class,
+    and pictures of partition and objective. ``WANDB_MODE=disabled`` switches it off: nothing is logged or written then.
 
     Args:
         project: W&B project; ``WANDB_PROJECT`` or ``fl-lightning`` by default.
         name: Name of the run.
         group: Runs of one group are averaged; the algorithm on the command line.
-        job_type: What kind of run it is; the seed on the command line.
+        job_type: What kind of run it is; ``train`` on the command line.
         tags: Tags of the run.
         save_dir: Where offline files go.
         mode: ``online``, ``offline``, or ``auto``: online when a key is configured.
         config: The run's configuration.
-        target_accuracy: A value of the headline metric; rounds, steps and time to it are part of the summary.
+        target_accuracy: A value of the headline metric; whether it was reached, and the rounds, steps and time that it
+            took (null: never), are part of the summary.
+        pictures: Whether to log pictures at the end; they cost about a second.
+        log_model: Which files become artifacts: ``none``, ``end`` (the weights at the end) or ``checkpoint`` (each
+            checkpoint as well); ``WANDB_LOG_MODEL`` by default, else none.
     """
 
     memory = ("run_id", "_best", "_reached")  # a resumed run logs to the same W&B run
@@ -57,8 +66,12 @@ class WandbMetrics(Remembers, Callback):
         mode: Connection = "auto",
         config: dict[str, Any] | None = None,
         target_accuracy: float | None = None,
+        pictures: bool = True,
+        log_model: Files | None = None,
     ) -> None:
         one_of("mode", mode, Connection)
+        self.log_model = _files_to_log(log_model)
+        self.pictures = pictures
         self.project = project or os.environ.get("WANDB_PROJECT") or "fl-lightning"
         self.name, self.group, self.job_type, self.tags = name, group, job_type, tags or []
         self.save_dir, self.mode, self.config = save_dir, mode, config or {}
@@ -88,12 +101,12 @@ class WandbMetrics(Remembers, Callback):
             self._attempt("W&B does not work offline either", lambda: self._open(offline=True))
 
     def _attempt(self, trouble: str, action: Callable[[], None]) -> bool:
-        """Do something with W&B; whatever happens there, training goes on."""
+        """Do something with W&B; whatever happens there, training continues."""
         try:
             action()
         except Exception as error:
             self._logger = None
-            _LOG.warning("%s, training goes on without it: %s", trouble, " ".join(str(error).split())[:300])
+            _LOG.warning("%s, training continues without it: %s", trouble, " ".join(str(error).split())[:300])
             return False
         return True
 
@@ -134,16 +147,11 @@ class WandbMetrics(Remembers, Callback):
             self._best = value if self._best is None else best_of(self._best, value)
             target = self.target_accuracy
             if not self._reached and target is not None and best_of(value, target) == value:
-                self._reached = {
-                    "rounds_to_target": row["round"],
-                    "local_steps_to_target": row.get("local_steps", float("nan")),
-                    "computation_time_to_target": row.get("computation_time", float("nan")),
-                    "synchronous_time_to_target": row.get("synchronous_time", float("nan")),
-                    "uplink_bytes_to_target": row.get("uplink_bytes", float("nan")),
-                }
+                self._reached = {name: row[axis] for name, axis in _COSTS.items() if axis in row}
         logger = self._logger
         if logger is not None:
-            self._attempt("W&B fails", lambda: logger.experiment.log(row, step=int(row["round"])))
+            shown = {**row, "chi2": 0.0} if abs(row.get("chi2", 1.0)) < _NOISE else row
+            self._attempt("W&B fails", lambda: logger.experiment.log(shown, step=int(row["round"])))
 
     @override
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -162,14 +170,35 @@ class WandbMetrics(Remembers, Callback):
 
     def _summary(self) -> dict[str, Any]:
         name = self._monitor[0].removeprefix("test_")
-        return {f"best_{name}": self._best, f"target_{name}": self.target_accuracy, **self._reached}
+        found: dict[str, Any] = {f"best_{name}": self._best, f"target_{name}": self.target_accuracy}
+        if self.target_accuracy is not None:
+            found |= {"reached": bool(self._reached), **dict.fromkeys(_COSTS), **self._reached}
+        return found
+
+    def on_federation_saved(self, loop: "FederatedLoop") -> None:
+        """Log the checkpoint, if asked for; the last one comes after the run is closed, and the model holds as much."""
+        logger = self._logger
+        if logger is not None and self.log_model == "checkpoint":
+            self._attempt("W&B fails", lambda: self._log_artifact(logger, checkpoint_artifact(loop, str(self.run_id))))
+
+    def _log_artifact(self, logger: WandbLogger, artifact: Any) -> None:
+        if artifact is not None:
+            logger.experiment.log_artifact(artifact)
+
+    def _log_end(self, loop: "FederatedLoop", logger: WandbLogger) -> None:
+        logger.experiment.log(media(loop, self.pictures), step=loop.round_index)
+        if self.log_model != "none":
+            self._log_artifact(logger, model_artifact(loop, str(self.run_id)))
 
     def on_federation_pause(self, loop: "FederatedLoop") -> None:
         """Close the run for now; it is opened again by its id."""
         self._close({})
 
     def on_federation_end(self, loop: "FederatedLoop") -> None:
-        """Write the summary and close the run."""
+        """Log tables, pictures and files, write the summary and close the run."""
+        logger = self._logger
+        if logger is not None:
+            self._attempt("W&B fails", lambda: self._log_end(loop, logger))
         self._close(self._summary())
 
     def _close(self, summary: dict[str, Any]) -> None:
@@ -186,6 +215,18 @@ class WandbMetrics(Remembers, Callback):
         closing.join(_SECONDS_TO_FINISH)
         if closing.is_alive():
             _LOG.warning("W&B does not answer; `wandb sync %s/wandb/*run-*` uploads the run later", self.save_dir)
+
+
+def _files_to_log(given: Files | None) -> Files:
+    """Return which files become artifacts, by the argument or by W&B's own variable."""
+    if given is not None:
+        one_of("log_model", given, Files)
+        return given
+    said = os.environ.get("WANDB_LOG_MODEL", "false").lower()
+    choices: dict[str, Files] = {"false": "none", "true": "end", "end": "end", "checkpoint": "checkpoint"}
+    if said not in choices:
+        raise ValueError(f"WANDB_LOG_MODEL={said!r} must be one of {', '.join(choices)}")
+    return choices[said]
 
 
 def is_disabled() -> bool:

@@ -43,7 +43,7 @@ class FaultPolicy:
             return updates, delivered, ()
         faults = tuple(Fault(round_index, int(updates.clients[row]), reason) for row, reason in reasons.items())
         if self.on_bad_update == "stop":
-            raise ValueError(f"{describe(faults[0])}; on_bad_update=reject would go on without it")
+            raise ValueError(f"{describe(faults[0])}; on_bad_update=reject would continue without it")
         for fault in faults:
             self._tell("rejected", fault.client, f"{describe(fault)}: rejected, as are later ones, see summary.json")
         heard = delivered.copy()
@@ -51,7 +51,7 @@ class FaultPolicy:
         return without_rows(updates, list(reasons)), heard, faults
 
     def check_aggregate(self, round_index: int, updates: Updates, state: ModelState) -> None:
-        """Stop a run whose model is no longer finite though every update was: no later round could mend it."""
+        """Stop a run whose model is no longer finite though every update was: no later round could repair it."""
         if bool(torch.isfinite(state.weights).all()) and bool(torch.isfinite(state.buffers).all()):
             return
         norms = updates.deltas.double().norm(dim=1)

@@ -18,7 +18,7 @@ from fl_lightning.types import IntVector, ModelState, Updates, Vector
 class LocalParts(Remembers):
     """Keeps each client's own values of some parameters and buffers (FedBN, local heads).
 
-    A client starts from the global values and goes on from its own as soon as it has trained; its upload has none of
+    A client starts from the global values and continues from its own as soon as it has trained; its upload has none of
     them. What a client trains for itself is kept whether its upload arrives or not, unless it is not finite. The server
     never sees these values, so the global model keeps the initial ones, and they are what an evaluation of the global
     model uses; :meth:`personalised` gives a client's model.
@@ -95,6 +95,11 @@ class LocalParts(Remembers):
     def personalised(self, client: int, state: ModelState) -> ModelState:
         """Return a client's own model: the global one with the client's values in place of the global ones."""
         return ModelState(self.start(client, state.weights), self.start_buffers(client, state.buffers))
+
+    @property
+    def num_buffers(self) -> int:
+        """How many values of float buffers stay at the clients."""
+        return len(self._buffer_places)
 
     def trains(self, uploading: IntVector, drawn: IntVector) -> IntVector:
         """Return who trains: whose upload is used, and where something stays at the clients, all who were drawn."""

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule
 from fl_lightning import watching
 from fl_lightning.aggregators import Aggregator, AnonymousMean
 from fl_lightning.aggregators.buffers import mixed_buffers
+from fl_lightning.arrivals import without_absent
 from fl_lightning.averaging import Averaging, ExponentialAverage
 from fl_lightning.budget import Budget, Spent
 from fl_lightning.calibration import Calibration
@@ -25,6 +26,7 @@ from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.probe import EngineProbe
 from fl_lightning.faults import FaultPolicy, SoundProbe
+from fl_lightning.hidden import check_hidden_updates
 from fl_lightning.local_parts import LocalParts
 from fl_lightning.parts import Partition, check_part
 from fl_lightning.planning import Planner, target_weights
@@ -190,7 +192,10 @@ class FederatedLoop:
         self.call("on_round_start", plan=plan)
         delivered = self.channel.configure_delivery(self.clock.linked(plan), self.seed)
         delivered = self.clock.in_time(plan, delivered)
-        updates, seconds = self._train(plan, probe, self.aggregator.trains(plan, delivered))
+        asked = self.aggregator.trains(plan, delivered)
+        updates, seconds = self._train(plan, probe, asked)
+        # What other machines did is known only now: who answered, and with how many steps.
+        delivered, plan = without_absent(delivered, asked, updates), self.planner.reported(plan, updates)
         updates, delivered, faults = self.faults(index, updates, delivered, self.state)
         updates = self.uploads(updates, plan, self.seed)
         self._show_clients(updates)
@@ -270,7 +275,8 @@ class FederatedLoop:
         sizes = message_sizes(self.state, self.local_parts.num_kept, self.aggregator, self.uploads)
         self.clock.setup(len(federation.sizes), self.seed, self.planner.raw_profiles, sizes)
         self.planner.start()
-        self._watchers = watching.watchers(self)
+        check_hidden_updates(self)
+        self._watchers = [*watching.watchers(self), *self.uploads.steps, self.aggregator]
 
     def load_client(self, client: int) -> ModelState:
         """Put a client's own model into the module and return it: the global one but for its local parameters."""

@@ -1,4 +1,4 @@
-"""The networks of the paper's experiments and a small one for the embedded digits. All return logits.
+"""The networks of the paper's experiments and a small one for the bundled digits. All return logits.
 
 A negative log-likelihood of log-softmax, which the paper names for MNIST and CIFAR-10, is the cross-entropy of logits;
 so one loss serves all of them.

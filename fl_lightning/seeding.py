@@ -30,7 +30,10 @@ class Purpose(IntEnum):
     COMPRESSION = 22
     ARRIVALS = 23
     HELD_OUT = 24
-    VALIDATION = 30  # which training examples are held out
+    PRIVACY_NOISE = 30
+    CHANNEL_NOISE = 31
+    ATTACK = 32
+    VALIDATION = 40  # which training examples are held out
 
 
 def generator(seed: int, purpose: Purpose, round_index: int = 0) -> np.random.Generator:

@@ -91,6 +91,7 @@ class Expectation:
     probabilities: Vector  # p, (M,)
     coefficients: Vector  # c, expected factor on a delivered update, sampler and aggregator together, (M,)
     uploaded: Vector | None = None  # expected factor of what happens to an update on its way; None: 1, (M,)
+    measured: Vector | None = None  # factor that earlier rounds showed, such as that of clipping; None: 1, (M,)
 
     @cached_property
     def contribution(self) -> Vector:
@@ -99,6 +100,11 @@ class Expectation:
         if self.uploaded is not None:
             factors = factors * self.uploaded
         return theory.contribution(self.probabilities, profiles.failure_rates, factors, profiles.accumulation)
+
+    @property
+    def objective(self) -> Vector:
+        """Contribution with what was measured. Step lengths leave that out: calibration must not depend on data."""
+        return self.contribution if self.measured is None else self.contribution * self.measured
 
     @property
     def step_length(self) -> float:
@@ -130,7 +136,7 @@ class RoundPlan:
     @property
     def effective_weights(self) -> Vector:
         """Omega: the objective that this round really descends."""
-        return theory.effective_weights(self.expected.contribution)
+        return theory.effective_weights(self.expected.objective)
 
     @property
     def chi_square(self) -> float:
@@ -163,6 +169,7 @@ class Updates:
     buffers: torch.Tensor  # (n, b)
     num_steps: IntVector  # (n,)
     losses: Vector  # (n,)
+    noise: torch.Tensor | None = None  # what the way adds to the sum of all uploads, before the division by K, (d,)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -185,6 +192,7 @@ class Updates:
             buffers=self.buffers[places],
             num_steps=self.num_steps[rows],
             losses=self.losses[rows],
+            noise=self.noise,
         )
 
     @property

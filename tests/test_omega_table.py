@@ -14,8 +14,18 @@ import pytest
 
 from fl_lightning import aggregators, samplers
 from fl_lightning.aggregators import Aggregator
-from fl_lightning.samplers import Sampler
-from fl_lightning.uploads import Quantized, RandomK, Signs, TopK, Upload, Uploads
+from fl_lightning.samplers import Independent, Sampler
+from fl_lightning.uploads import (
+    Clip,
+    GaussianMechanism,
+    OverTheAir,
+    Quantized,
+    RandomK,
+    Signs,
+    TopK,
+    Upload,
+    Uploads,
+)
 from reference.quadratic_clients import System, measured_weights, predicted_weights, reported_weights
 
 TOLERANCE = 0.02
@@ -115,6 +125,11 @@ def fedacs(w, q, a, gain):
     return w * gain / a / total(w / ((1 - q) * a))
 
 
+def fedacs_of_links(w, q, a, gain):
+    """Draws correct the links; tau of each round is the mean A of what arrives, which is that of all."""
+    return w * gain / a * total(w * a) / total(w / (1 - q))
+
+
 def fedacs_mean(w, q, a, gain):
     return w * (1 - q) * gain / ((1 - q) * a).mean(axis=0)
 
@@ -130,6 +145,12 @@ def exact(w, q, a, gain):
 def scaled_by_clients(w, q, a, gain):
     """The step of each round is as long as FedAvg's."""
     return w * gain / a * total(w * (1 - q) * a)
+
+
+def private(norm: float, noise_multiplier: float) -> list[Upload]:
+    step = GaussianMechanism(Clip(norm), noise_multiplier=noise_multiplier)
+    step.begin(Independent())
+    return [step]
 
 
 IMPORTANCE, UNIFORM, FULL = samplers.Importance, samplers.Uniform, samplers.FullParticipation
@@ -190,6 +211,10 @@ ALGORITHMS = [
     Algorithm("FedACS, top-k with feedback", FEDACS, MEAN, fedacs, uploads=lambda: [TopK(0.5)], num_rounds=1280),
     Algorithm("FedAvg, signs with feedback", IMPORTANCE, MEAN, fedavg, uploads=lambda: [Signs()], num_rounds=1280),
     Algorithm("DELTA made consistent", lambda: CONSISTENT(samplers.DiversityBased()), MEAN, scaled_by_clients),
+    Algorithm("FedACS of the links, FedNova", lambda: FEDACS(corrects="links"), NOVA, fedacs_of_links),
+    Algorithm("DP-FedACS", lambda: FEDACS(corrects="links"), NOVA, fedacs_of_links, uploads=lambda: private(2.0, 0.5)),
+    Algorithm("DP-FedAvg", IMPORTANCE, MEAN, fedavg, uploads=lambda: private(2.0, 0.2)),
+    Algorithm("OTA-FedACS", FEDACS, MEAN, fedacs, uploads=lambda: [OverTheAir(10.0)]),
 ]
 
 # What is wrong, with the Omega that it was meant to have.

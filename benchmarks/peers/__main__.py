@@ -59,7 +59,7 @@ def compare(case: str, pythons: dict[str, str], threads: int, repeats: int) -> d
 
 def show(console: Console, record: dict[str, Any]) -> None:
     """Print the table of a workload."""
-    table = Table(title=f"{record['case']}: seconds a round")
+    table = Table(title=f"{record['case']}: seconds per round")
     for name in ("side", "wall", "CPU", "wall / ours", "CPU / ours", "goal"):
         table.add_column(name, justify="left" if name == "side" else "right")
     for name, side in record["sides"].items():

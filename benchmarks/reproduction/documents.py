@@ -4,6 +4,7 @@ A mark is a comment such as ``<!-- generated: reading mnist_cyclic_server -->``;
 
 =====================================  =====================================================================
 ``reading NAME [ALGORITHM,...]``       all about a reading, of all or some algorithms
+``summary NAME [ALGORITHM,...]``       the same in a few columns
 ``across ALGORITHM NAME...``           one algorithm in several readings
 ``paper DATA NAME...``                 rounds to the target beside those of the paper
 ``tuned NAME``                         each algorithm with its best rate, from NAME and NAME_lr<rate>
@@ -60,6 +61,9 @@ def generated(words: list[str], store: Store) -> str:
         case ["reading", name, *only]:
             shown = [each for names in only for each in names.split(",")]
             return tables.reading_table(store.runs(name), store.reference(name), shown)
+        case ["summary", name, *only]:
+            shown = [each for names in only for each in names.split(",")]
+            return tables.summary_table(store.runs(name), store.reference(name), shown)
         case ["across", algorithm, *names]:
             readings = {name: (store.runs(name), store.reference(name)) for name in names}
             return tables.across_table(algorithm, readings)
@@ -69,7 +73,9 @@ def generated(words: list[str], store: Store) -> str:
             return tables.tuned_table(store.rates(name))
         case ["overview", algorithms, *names]:
             return tables.overview_table({name: store.runs(name) for name in names}, algorithms.split(","))
-    raise ValueError(f"'generated: {' '.join(words)}' is unknown: use reading, across, paper, tuned or overview")
+    raise ValueError(
+        f"'generated: {' '.join(words)}' is unknown: use reading, summary, across, paper, tuned or overview"
+    )
 
 
 def renewed(text: str, store: Store) -> str:

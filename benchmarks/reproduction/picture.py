@@ -1,7 +1,4 @@
-"""The picture of a reading: accuracy by rounds and by local steps, and of each class at the end.
-
-Transparent, with lines and letters of middle tones, so that it can be read on light and on dark pages.
-"""
+"""The picture of a reading: accuracy by rounds and by local steps, and of each class at the end."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,13 +9,13 @@ import numpy as np
 
 from benchmarks.reproduction import measures
 from benchmarks.reproduction.runs import Run, Vector
+from fl_lightning.figures.style import BLUE, GREEN, INK, ORANGE, RULE, bare, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, RULE = "#7d8590", "#7d859055"
-COLOURS = {"fedavg": "#e07b00", "fedacs": "#2f8fd0", "fedacscv": "#12a37a"}
+COLOURS = {"fedavg": ORANGE, "fedacs": BLUE, "fedacscv": GREEN}
 LABELS = {"fedavg": "FedAvg", "fedacs": "FedACS", "fedacscv": "FedACS-CV"}
 
 
@@ -29,10 +26,8 @@ def draw(runs: list[Run], path: Path) -> None:
     groups = {name: each for name, each in measures.by_algorithm(runs).items() if name in COLOURS}
     if not groups:
         raise ValueError(f"{path.name} shows {', '.join(COLOURS)}, but none of them is among the runs")
-    with matplotlib.rc_context({"svg.hashsalt": path.name, "text.color": INK, "font.size": 9}):
-        _figure(groups).savefig(path, transparent=True, metadata={"Date": None})
-    # Trailing blanks are not kept by hooks that tidy files.
-    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
+    with matplotlib.rc_context({"text.color": INK, "font.size": 9}):
+        save(_figure(groups), path)
 
 
 def _figure(groups: dict[str, list[Run]]) -> "Figure":
@@ -131,8 +126,6 @@ def _apart(heights: Sequence[float], gap: float) -> list[float]:
 
 def _bare(axes: "Axes", title: str) -> None:
     axes.set_title(title, loc="left", fontsize=9.5, color=INK)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(RULE)
-    axes.tick_params(colors=INK, labelsize=8, length=0)
+    bare(axes)
     axes.grid(axis="y", color=RULE, linewidth=0.5)
     axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -55,6 +55,35 @@ def reading_table(runs: list[Run], reference: list[Run], only: Sequence[str] = (
     return markdown(header, rows)
 
 
+def summary_table(runs: list[Run], reference: list[Run], only: Sequence[str] = ()) -> str:
+    """Return the few columns that tell most: accuracy at equal rounds and at equal computation, and what it took.
+
+    Args:
+        runs: Of the reading.
+        reference: FedAvg's runs, where they are not among these.
+        only: The algorithms to show; all by default.
+    """
+    groups = measures.by_algorithm([*runs, *(run for run in reference if run.algorithm == REFERENCE)])
+    if not runs:
+        return MISSING
+    averaged = {name: measures.ends(each, "averaged") for name, each in groups.items()}
+    equal = {name: measures.at_equal_work(each, groups.get(YARDSTICK, [])) for name, each in groups.items()}
+    best, target = [measures.leaders(each) for each in (averaged, equal)], f"{runs[0].target:.0%}".replace("%", " %")
+    rows = [
+        [
+            f"`{name}`",
+            *(_cell(each[name], name in bold) for each, bold in zip((averaged, equal), best, strict=True)),
+            _cost(groups[name], "averaged", "evaluated"),
+            _cost(groups[name], "averaged", "steps"),
+            str(len(groups[name])),
+        ]
+        for name in sorted(groups, key=lambda name: -_mean(averaged[name]))
+        if not only or name in only
+    ]
+    costs = [f"rounds to {target}", f"local steps to {target}", "seeds"]
+    return markdown(["algorithm", "accuracy at equal rounds", "accuracy at equal computation", *costs], rows)
+
+
 def across_table(algorithm: str, readings: Mapping[str, tuple[list[Run], list[Run]]]) -> str:
     """Return how one algorithm ends in several readings; each has its runs, and FedAvg's where they are elsewhere."""
     rows = []

@@ -12,8 +12,17 @@ from fl_lightning.aggregators.fedpbc import PostponedBroadcast
 from fl_lightning.aggregators.fedstale import StaleMixture
 from fl_lightning.aggregators.fedvarp import LastKnownUpdates
 from fl_lightning.aggregators.mifa import MemorizedMean
+from fl_lightning.aggregators.robust import (
+    CoordinateMedian,
+    GeometricMedian,
+    Krum,
+    NormBound,
+    RobustAggregator,
+    TrimmedMean,
+)
 from fl_lightning.aggregators.scaffold import ControlVariates
 from fl_lightning.aggregators.schemec import IncompleteWork
+from fl_lightning.aggregators.secure import SecureSum
 from fl_lightning.aggregators.server_optimizers import ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
 from fl_lightning.client_rows import RowStorage
 
@@ -24,17 +33,24 @@ __all__ = [
     "CommunicationAware",
     "CommunicationAwareNormalizedMean",
     "ControlVariates",
+    "CoordinateMedian",
     "EchoedInnovations",
+    "GeometricMedian",
     "IncompleteWork",
+    "Krum",
     "LastKnownUpdates",
     "MemorizedMean",
+    "NormBound",
     "NormalizedMean",
     "ParticipationIntervals",
     "PostponedBroadcast",
+    "RobustAggregator",
     "RowStorage",
+    "SecureSum",
     "ServerAdam",
     "ServerMomentum",
     "ServerOptimizer",
     "ServerYogi",
     "StaleMixture",
+    "TrimmedMean",
 ]

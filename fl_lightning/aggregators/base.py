@@ -18,6 +18,22 @@ class Aggregator(Remembers):
     run needs.
     """
 
+    needs_lost_updates = False  # whether it uses the training of clients whose upload is lost
+    hides_updates: bool = False  # whether the server learns no more than the sum of the updates
+
+    @property
+    def only_sums(self) -> bool:
+        """Whether the sum over n c Delta is all that is used of the updates, so that nobody need see one of them.
+
+        By default that is so unless :meth:`direction` or :meth:`step` is overridden.
+        """
+        return type(self).direction is Aggregator.direction and type(self).step is Aggregator.step
+
+    @property
+    def linear(self) -> bool:
+        """Whether the step is linear in the updates, which makes Omega known beforehand."""
+        return True
+
     @property
     def num_downloaded(self) -> int:
         """How many vectors as long as the weights a client gets before it trains."""
@@ -49,7 +65,8 @@ class Aggregator(Remembers):
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the aggregated Delta, (d,)."""
         shares = delivered[updates.clients] * plan.coefficients[updates.clients] / plan.cohort.num_draws
-        return weighted_sum(shares, updates.deltas)
+        direction = weighted_sum(shares, updates.deltas)
+        return direction if updates.noise is None else direction + updates.noise / plan.cohort.num_draws
 
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return what is taken off the global weights, (d,)."""

@@ -27,6 +27,12 @@ class AnonymousMean(Aggregator):
         one_of("normalize", normalize, Normalize)
         self.normalize = normalize
 
+    @property
+    @override
+    def only_sums(self) -> bool:
+        """With ``received`` the server must count arrivals, which a sum does not tell."""
+        return self.normalize == "draws"
+
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the sampler's factor; with ``received`` divided by its expected sum over the arrivals."""

@@ -32,6 +32,12 @@ class NormalizedMean(Aggregator):
             raise ValueError(f"tau={tau!r} must be a positive number or one of {', '.join(get_args(Tau))}")
         self.tau = tau
 
+    @property
+    @override
+    def only_sums(self) -> bool:
+        """A tau of who arrived or was drawn needs their names."""
+        return self.tau not in ("received", "selected")
+
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the sampler's factor times tau / A."""

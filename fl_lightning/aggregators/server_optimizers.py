@@ -25,6 +25,17 @@ class ServerOptimizer(Aggregator):
         if not 0 < lr < float("inf"):
             raise ValueError(f"lr={lr} must be a positive number")
         self.aggregator, self.lr = aggregator, lr
+        self.needs_lost_updates = aggregator.needs_lost_updates
+
+    @property
+    @override
+    def only_sums(self) -> bool:
+        return self.aggregator.only_sums
+
+    @property
+    @override
+    def linear(self) -> bool:
+        return self.aggregator.linear
 
     def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what the optimizer remembers before the first round, by name."""

@@ -1,4 +1,4 @@
-"""Everything a run needs to go on after its last finished round as if it had never stopped."""
+"""Everything a run needs to resume after its last finished round as if it had never stopped."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -57,6 +57,7 @@ def _show(config: str, seed: int, picture: Path, overrides: list[str], trusted: 
     with loading():
         from fl_lightning.cli import building  # heavy: torch, lightning
     from fl_lightning.data import label_counts, partition_figure
+    from fl_lightning.figures.style import save
 
     data: Any = building.instantiate_data(building.parse(configs.compose([config]), overrides, trusted))
     federation = data.load(seed)
@@ -69,7 +70,7 @@ def _show(config: str, seed: int, picture: Path, overrides: list[str], trusted: 
     if len(counts) > _MOST_ROWS:
         console.print(f"... and {len(counts) - _MOST_ROWS} more clients")
     picture.parent.mkdir(parents=True, exist_ok=True)
-    partition_figure(counts, [str(value) for value in range(num_classes)]).savefig(picture)
+    save(partition_figure(counts, [str(value) for value in range(num_classes)]), picture)
     console.print(f"picture: {picture}")
 
 

@@ -75,6 +75,7 @@ def _diagnose(
     from fl_lightning.cli import parts  # heavy: torch, lightning
     from fl_lightning.diagnosis.objective import recommend
     from fl_lightning.diagnosis.picture import diagnosis_figure
+    from fl_lightning.figures.style import save
 
     console = Console(width=None if sys.stdout.isatty() else _WIDE)
     outer, inner = parts.split_overrides(overrides)
@@ -97,7 +98,7 @@ def _diagnose(
     mean = [
         np.mean([getattr(each, name) for each in system.conditions], axis=0) for name in ("num_steps", "failure_rates")
     ]
-    diagnosis_figure(found, mean[0], mean[1], recommended=choice.name).savefig(picture)
+    save(diagnosis_figure(found, mean[0], mean[1], recommended=choice.name), picture)
     console.print(f"picture: {picture}", highlight=False)
 
 

@@ -121,6 +121,7 @@ def _draw(name: str, scenario: Scenario, variants: "list[Variant]", seeds: list[
     from fl_lightning.data import Quadratic
     from fl_lightning.figures.convergence import convergence_figure, write_csv
     from fl_lightning.figures.simulation import predict, simulate
+    from fl_lightning.figures.style import save
 
     targets = np.stack([Quadratic().load(seed).targets for seed in seeds])
     weights = np.full(targets.shape[1], 1 / targets.shape[1])
@@ -128,8 +129,8 @@ def _draw(name: str, scenario: Scenario, variants: "list[Variant]", seeds: list[
     plateaus = [predict(variant, targets, weights) for variant in variants]
     out.mkdir(parents=True, exist_ok=True)
     figure = convergence_figure(scenario.title, curves, plateaus)
-    figure.savefig(out / f"{name}.png")
-    figure.savefig(out / f"{name}.svg")
+    for ending in ("png", "svg"):
+        save(figure, out / f"{name}.{ending}")
     write_csv(out / f"{name}.csv", curves, plateaus)
     _print(scenario, curves, plateaus, seeds, rounds)
     print(", ".join(str(out / f"{name}.{suffix}") for suffix in ("png", "svg", "csv")))
@@ -187,7 +188,7 @@ def _variant_of(name: str, environment: Any, trusted: Sequence[str]) -> "Variant
 
 
 def _refuse_memory(variant: "Variant") -> None:
-    """Refuse what the simulation leaves out: an aggregator with memory, a sampler that asks clients or learns."""
+    """Refuse what the simulation leaves out: memory, steps between client and server, a sampler that asks or learns."""
     from fl_lightning.aggregators import Aggregator, AnonymousMean
     from fl_lightning.diagnosis import dry_run
 
@@ -198,6 +199,11 @@ def _refuse_memory(variant: "Variant") -> None:
         raise configs.ConfigError(
             f"{variant.label}: {kind.__name__} does more than weight what arrives, which the figure does not simulate: "
             "use compare --config toy.yaml"
+        )
+    if variant.algorithm.uploads.steps:
+        raise configs.ConfigError(
+            f"{variant.label}: {type(variant.algorithm.uploads.steps[0]).__name__} changes updates on their way, which "
+            "the figure does not simulate: use compare --config toy.yaml"
         )
     if not dry_run.asks_or_learns(variant.algorithm):
         return

@@ -24,8 +24,9 @@ from fl_lightning.diagnosis.dry_run import Algorithm
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts import DataSource
 from fl_lightning.solvers import SGD
+from fl_lightning.uploads import Uploads
 
-ALGORITHM = ("sampling", "aggregator", "solver", "calibration")
+ALGORITHM = ("sampling", "aggregator", "solver", "calibration", "uploads")
 _ENVIRONMENT = ("schedule", "channel", "clock", "lr", "batch_size", "weights")
 
 
@@ -87,7 +88,7 @@ def model_bytes(merged: dict[str, Any], trusted: Sequence[str] = ()) -> float:
 def algorithm(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] = ()) -> Algorithm:
     """Return the parts of the algorithm that a complete configuration describes; equal parts may be the same object."""
     groups = _groups(overrides)
-    sampling, aggregator, solver, calibration = (
+    sampling, aggregator, solver, calibration, uploads = (
         _part(
             key,
             yaml.safe_dump(merged["loop"].get(key)),
@@ -96,7 +97,9 @@ def algorithm(merged: dict[str, Any], overrides: list[str], trusted: Sequence[st
         )
         for key in ALGORITHM
     )
-    return Algorithm(sampling, aggregator or AnonymousMean(), solver or SGD(), calibration or Calibration())
+    return Algorithm(
+        sampling, aggregator or AnonymousMean(), solver or SGD(), calibration or Calibration(), Uploads(uploads or ())
+    )
 
 
 @cache
@@ -150,6 +153,7 @@ def without_algorithm(merged: dict[str, Any]) -> dict[str, Any]:
     if draws is not None:
         loop["sampling"]["init_args"]["clients_per_round"] = draws
     loop["aggregator"] = base["aggregator"]
+    loop.pop("uploads", None)
     return neutral
 
 

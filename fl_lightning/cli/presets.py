@@ -1,6 +1,6 @@
 """The shipped algorithms as Python objects, from the same files as on the command line."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from jsonargparse import ArgumentError
@@ -11,6 +11,7 @@ from fl_lightning.cli import configs
 from fl_lightning.cli.parts import ALGORITHM, loop_parser
 from fl_lightning.protocols import Sampling
 from fl_lightning.solvers import Solver
+from fl_lightning.uploads import Upload
 
 
 class AlgorithmParts(TypedDict):
@@ -20,6 +21,7 @@ class AlgorithmParts(TypedDict):
     aggregator: Aggregator
     solver: Solver
     calibration: Calibration
+    uploads: Sequence[Upload]
 
 
 def algorithm(
@@ -52,7 +54,11 @@ def algorithm(
         raise ValueError(f"algorithm {name!r} does not take {changes}: {' '.join(str(error).split())[:400]}") from None
     made = parser.instantiate(parsed).loop
     return AlgorithmParts(
-        sampling=made.sampling, aggregator=made.aggregator, solver=made.solver, calibration=made.calibration
+        sampling=made.sampling,
+        aggregator=made.aggregator,
+        solver=made.solver,
+        calibration=made.calibration,
+        uploads=made.uploads,
     )
 
 

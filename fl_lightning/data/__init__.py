@@ -10,6 +10,7 @@ from fl_lightning.data.client_files import ClientFiles, mapped
 from fl_lightning.data.digits import Digits
 from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
 from fl_lightning.data.figure import partition_figure
+from fl_lightning.data.flipped import FlippedLabels
 from fl_lightning.data.images import Images
 from fl_lightning.data.lazy import LazyFederation
 from fl_lightning.data.mnist import MNIST, load_mnist
@@ -31,6 +32,7 @@ __all__ = [
     "DatasetFederation",
     "Digits",
     "Dirichlet",
+    "FlippedLabels",
     "FromDataModule",
     "GivenIndices",
     "Images",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fl_lightning.figures.style import BLUE, INK, MUTED, RULE
 from fl_lightning.types import IntVector
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_BUBBLE_CLIENTS = 50
-_INK, _MUTED, _BLUE = "#1f2933", "#7b8794", "#2563a8"
 
 
 def partition_figure(counts: IntVector, class_names: Sequence[str]) -> "Figure":
@@ -49,19 +49,19 @@ def _width(num_clients: int) -> float:
 def _draw_sizes(axes: "Axes", sizes: IntVector) -> None:
     clients = np.arange(len(sizes))
     if len(sizes) <= _MAX_BUBBLE_CLIENTS:
-        axes.bar(clients, sizes, width=0.6, color=_BLUE)
+        axes.bar(clients, sizes, width=0.6, color=BLUE)
     else:
-        axes.fill_between(clients, sizes, step="mid", color=_BLUE, linewidth=0)
+        axes.fill_between(clients, sizes, step="mid", color=BLUE, linewidth=0)
     axes.set_ylim(0, sizes.max() * 1.08)
-    axes.set_ylabel("examples", color=_MUTED, fontsize=9)
+    axes.set_ylabel("examples", color=MUTED, fontsize=9)
     each = f"{sizes.max():,}" if sizes.min() == sizes.max() else f"{sizes.min():,} to {sizes.max():,}"
     title = f"{len(sizes):,} client{'s'[: len(sizes) > 1]}, {sizes.sum():,} examples, {each} each"
-    axes.set_title(title, loc="left", color=_INK, fontsize=11)
+    axes.set_title(title, loc="left", color=INK, fontsize=11)
     axes.locator_params(axis="y", nbins=3)
     axes.tick_params(axis="x", length=0, labelbottom=False)
-    axes.tick_params(axis="y", colors=_MUTED, labelsize=8)
+    axes.tick_params(axis="y", colors=MUTED, labelsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color("#cbd2d9")
+    axes.spines["bottom"].set_color(RULE)
 
 
 def _draw_bubbles(axes: "Axes", counts: IntVector) -> None:
@@ -69,10 +69,10 @@ def _draw_bubbles(axes: "Axes", counts: IntVector) -> None:
     shown = counts[client, label]
     pitch = min(24.0, 72 * (_width(len(counts)) - 2) / len(counts))  # points between neighbouring columns or rows
     areas = np.maximum((0.9 * pitch) ** 2 * shown / shown.max(), 2.0)  # a single example still shows
-    axes.scatter(client, label, s=areas, color=_BLUE, linewidths=0, zorder=2)
-    axes.grid(color="#e4e7eb", linewidth=0.6, zorder=0)
+    axes.scatter(client, label, s=areas, color=BLUE, linewidths=0, zorder=2)
+    axes.grid(color=RULE, linewidth=0.6, zorder=0)
     axes.set_xlim(-0.7, len(counts) - 0.3)
-    axes.set_title(f"largest bubble: {shown.max():,} examples", loc="right", color=_MUTED, fontsize=8)
+    axes.set_title(f"largest bubble: {shown.max():,} examples", loc="right", color=MUTED, fontsize=8)
 
 
 def _draw_heat_map(figure: "Figure", axes: "Axes", counts: IntVector) -> None:
@@ -88,8 +88,8 @@ def _draw_heat_map(figure: "Figure", axes: "Axes", counts: IntVector) -> None:
     )
     axes.hlines(np.arange(1, counts.shape[1]) - 0.5, -0.5, len(counts) - 0.5, color="white", linewidth=2)
     bar = figure.colorbar(picture, ax=axes, pad=0.01, aspect=30)
-    bar.set_label("examples", color=_MUTED, fontsize=8)
-    bar.ax.tick_params(colors=_MUTED, labelsize=8)
+    bar.set_label("examples", color=MUTED, fontsize=8)
+    bar.ax.tick_params(colors=MUTED, labelsize=8)
     bar.outline.set_visible(False)
 
 
@@ -99,7 +99,7 @@ def _label_axes(axes: "Axes", num_clients: int, class_names: Sequence[str]) -> N
     axes.set_yticks(range(len(class_names)), list(class_names))
     axes.set_ylim(len(class_names) - 0.5, -0.5)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=min(num_clients, 20), integer=True))
-    axes.set_xlabel("client", color=_MUTED, fontsize=9)
-    axes.set_ylabel("class", color=_MUTED, fontsize=9)
-    axes.tick_params(colors=_MUTED, labelsize=8, length=0)
+    axes.set_xlabel("client", color=MUTED, fontsize=9)
+    axes.set_ylabel("class", color=MUTED, fontsize=9)
+    axes.tick_params(colors=MUTED, labelsize=8, length=0)
     axes.spines[:].set_visible(False)

@@ -6,7 +6,7 @@ objectives, the objective depends on the data and nothing can be said beforehand
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from fl_lightning.protocols import Channel
 from fl_lightning.samplers import Sampler, WithReplacement
 from fl_lightning.solvers import Solver
 from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.uploads import Uploads
 
 _MEMORY_FLOATS = 20_000_000  # for the made-up gradients
 _WORLD_ROUNDS, _WORLD_CLIENTS = 16, 200
@@ -35,6 +36,7 @@ class Algorithm:
     aggregator: Aggregator
     solver: Solver
     calibration: Calibration
+    uploads: Uploads = field(default_factory=Uploads)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def planner(algorithm: Algorithm, system: System) -> Planner:
         aggregator=algorithm.aggregator,
         solver=algorithm.solver,
         calibration=algorithm.calibration,
+        uploads=algorithm.uploads,
         clock=system.clock,
         weights=system.weights,
         learning_rate=system.lr,
@@ -129,7 +132,8 @@ def dry_run(
         conditions = plans.conditions(index)
         probe = ImaginedProbe(gradients, plans.profiles(conditions), losses)
         plan = plans.plan(index, conditions, probe)
-        typical = _typical(plan, probe, system.lr, _inclusion(parts.sampling, plan.cohort))
+        inclusion = _inclusion(parts.sampling, plan.cohort)
+        typical = _typical(plan, probe, system.lr, inclusion, parts.uploads.noise_variance(plan))
         delivered = system.channel.configure_delivery(plan, seed=0)
         rounds.append(typical if system.clock is None else _with_costs(typical, parts, system, plan, probe))
         if learn:
@@ -156,7 +160,12 @@ def _with_costs(
 
 
 def typical_rounds(algorithm: Algorithm, system: System) -> list[TypicalRound] | None:
-    """Return typical rounds of an algorithm; None where two made-up worlds lead to two objectives."""
+    """Return typical rounds of an algorithm; None where its objective depends on the data.
+
+    That is so where two made-up worlds lead to two objectives, and where the aggregator is not linear.
+    """
+    if not algorithm.aggregator.linear:
+        return None
     if not asks_or_learns(algorithm):
         return dry_run(algorithm, system)
     few = _excerpt(system, max(_WORLD_CLIENTS, 4 * algorithm.sampling.num_draws(len(system.weights))))
@@ -227,7 +236,7 @@ def _inclusion(sampling: Any, cohort: Cohort) -> Vector:
     return np.minimum(1.0, cohort.num_draws * cohort.probabilities)
 
 
-def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector) -> TypicalRound:
+def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector, noise: float) -> TypicalRound:
     profiles, cohort = plan.profiles, plan.cohort
     steps = profiles.num_steps.astype(np.float64)
     trained = sorted(probe.trained)
@@ -242,6 +251,7 @@ def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector
         num_draws=cohort.num_draws,
         work=float(inclusion @ steps),
         questions=probe.num_steps - reused,
+        noise=noise,
     )
 
 

@@ -30,6 +30,7 @@ class TypicalRound:
     num_draws: int = 1  # K
     work: float = 0.0  # expected local steps of all who train because they are drawn
     questions: float = 0.0  # local steps spent before the draw by clients that were asked and not drawn
+    noise: float = 0.0  # expected squared length of the noise on the sum of all uploads, for gradients of length 1
     seconds: float = float("nan")  # on the clock
     uplink_bytes: float = float("nan")
     downlink_bytes: float = float("nan")
@@ -107,11 +108,12 @@ def diagnose(
 
     .. math::
         \Omega \propto \mathrm{E}[s\, p (1-q) c A], \qquad
-        V = \sum_m \frac{\Omega_m^2}{p_m (1-q_m)}, \qquad C = \sum_m p_m T_m
+        V = \sum_m \frac{\Omega_m^2}{p_m (1-q_m)} + \frac{\mathrm{E}\|\nu\|^2}{K (\sum_m p_m (1-q_m) c_m A_m)^2},
+        \qquad C = \sum_m p_m T_m
 
-    with s the calibration and, in V, the Omega of the single round: for a consistent algorithm V is
-    :func:`fl_lightning.theory.variance_factor`. V times C is given relative to the least value that a consistent
-    algorithm can have, :math:`(\sum_m w_m \sqrt{T_m / (1-q_m)})^2`.
+    with s the calibration, nu the noise of the uploads and, in V, the Omega of the single round: for a consistent
+    algorithm without noise V is :func:`fl_lightning.theory.variance_factor`. V times C is given relative to the least
+    value that a consistent algorithm can have, :math:`(\sum_m w_m \sqrt{T_m / (1-q_m)})^2`.
 
     >>> w, t = np.array([0.5, 0.5]), np.array([1.0, 9.0])
     >>> clients = {"num_steps": t, "accumulation": t, "failure_rates": np.zeros(2), "coefficients": np.ones(2)}
@@ -130,7 +132,8 @@ def diagnose(
     raw = p * (1 - q) * np.stack([each.coefficients for each in rounds]) * a
     omega = theory.effective_weights((np.array([[each.scale] for each in rounds]) * raw).mean(axis=0))
     in_rounds = raw / raw.sum(axis=1, keepdims=True)
-    variances = _ratio_sums(in_rounds**2, p * (1 - q))
+    noise = np.array([each.noise / each.num_draws for each in rounds]) / raw.sum(axis=1) ** 2
+    variances = _ratio_sums(in_rounds**2, p * (1 - q)) + noise
     least = (w * np.sqrt(t / (1 - q))).sum(axis=1) ** 2
     work_of_draw = (p * t).sum(axis=1) + [each.questions / each.num_draws for each in rounds]
     return Diagnosis(

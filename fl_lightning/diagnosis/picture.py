@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fl_lightning.diagnosis.objective import Diagnosis
-from fl_lightning.figures.style import BLUE, INK, MUTED, ORANGE, RULE, bare
+from fl_lightning.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, RULE, bare
 from fl_lightning.types import IntVector, Vector
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def diagnosis_figure(
 ) -> "Figure":
     """Draw Omega (bars) against w (line) for each distinct objective; above them who the clients are.
 
-    Algorithms with the same objective share a panel. Blue bars are shares above what was asked for, orange ones below.
+    Algorithms with the same objective share a panel. Bars are green where as asked for, blue above it, orange below.
     Many clients are grouped by how much of them is heard.
 
     Args:
@@ -60,6 +60,29 @@ def diagnosis_figure(
     panels[-1].xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
     many_label = f"{len(bars)} groups of {len(bars[0])} clients, from the least to the most heard"
     panels[-1].set_xlabel(many_label if many else "client", color=MUTED, fontsize=9)
+    return figure
+
+
+def objective_figure(weights: Vector, effective_weights: Vector) -> "Figure":
+    """Draw Omega (bars) against w (line) of one run.
+
+    Many clients are grouped by how much of what was asked for they get.
+
+    Args:
+        weights: w, (M,).
+        effective_weights: Omega, (M,).
+    """
+    from matplotlib.figure import Figure  # imported here: costs half a second
+
+    order = np.argsort(effective_weights / np.maximum(weights, 1e-300), kind="stable")
+    many = len(weights) > _MAX_BARS
+    bars = np.array_split(order, _MAX_BARS // 2) if many else list(np.arange(len(weights))[:, None])
+    asked, optimised = (np.array([column[bar].sum() for bar in bars]) for column in (weights, effective_weights))
+    figure = Figure(figsize=(float(np.clip(3.0 + 0.3 * len(bars), 6, 11)), 2.4), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    _draw_objective(axes, asked, optimised, 1.12 * float(max(asked.max(), optimised.max())))
+    axes.set_title("line: the share that was asked for   bars: the share that is optimised", loc="left", fontsize=9)
+    axes.set_xlabel(f"{len(bars)} groups of clients" if many else "client", color=MUTED, fontsize=9)
     return figure
 
 
@@ -102,9 +125,9 @@ def _draw_clients(axes: "Axes", num_steps: Vector, failure_rates: Vector) -> Non
 def _draw_objective(axes: "Axes", weights: Vector, omega: Vector, top: float) -> None:
     clients = np.arange(len(weights))
     fair = np.abs(omega - weights) <= 0.02 * weights
-    colours = np.where(fair, "#8fa3b5", np.where(omega > weights, BLUE, ORANGE))
+    colours = np.where(fair, GREEN, np.where(omega > weights, BLUE, ORANGE))
     axes.bar(clients, omega, width=0.72, color=colours.tolist())
-    axes.step(np.r_[-0.5, clients + 0.5], np.r_[weights[:1], weights], where="pre", color=INK, linewidth=1.3)
+    axes.step(np.r_[-0.5, clients + 0.5], np.r_[weights[:1], weights], where="pre", color=INK, linewidth=1.6)
     axes.set_ylim(0, top)
     axes.set_xlim(-0.8, len(weights) - 0.2)
     axes.locator_params(axis="y", nbins=3)
@@ -116,7 +139,7 @@ def _name(axes: "Axes", group: list[Diagnosis], recommended: str) -> None:
     axes.set_title(_shortened(names, 92), loc="left", fontsize=9.5, color=INK, fontweight="bold")
     fair = group[0].consistent
     verdict = "as asked for" if fair else f"{100 * group[0].distance / 2:.0f} % of the weight misplaced"
-    axes.set_title(verdict, loc="right", fontsize=9, color="#2f7d4f" if fair else "#a84a00")
+    axes.set_title(verdict, loc="right", fontsize=9, color=GREEN if fair else ORANGE)
 
 
 def _shortened(text: str, width: int) -> str:

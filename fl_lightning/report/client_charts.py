@@ -113,7 +113,7 @@ def participation_cards(comparison: Comparison) -> Markup:
             Stroke("ring", dots(points(x, y, clients, deliveries))),
             Stroke("dot", dots(points(x, y, clients, draws))),
         ]
-        note, words = f"{draws.sum():.3g} a round", tick_words(None, y, 3)
+        note, words = f"{draws.sum():.3g} per round", tick_words(None, y, 3)
         cards.append(_Card(title=entry.name, strokes=strokes, words=words, index=index, note=note))
     return _cards(cards)
 

@@ -44,11 +44,25 @@ class Entry:
         """Return the last evaluated value of each seed."""
         return {run.seed: _last(run.metrics.get(metric)) for run in self.runs}
 
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of a private run, the largest of all seeds; NaN where a run is not private."""
+        known = [run.summary.get("epsilon") for run in self.runs]
+        told = [float(value) for value in known if isinstance(value, int | float)]
+        return max(told) if len(told) == len(known) else math.nan
+
     def best(self, metric: str) -> dict[int, float]:
         """Return the best value of each seed."""
         choose = np.nanmax if is_maximised(metric, self.runs) else np.nanmin
         known = {run.seed: run.metrics[metric] for run in self.runs if metric in run.metrics}
         return {seed: float(choose(v)) if not np.isnan(v).all() else math.nan for seed, v in known.items()}
+
+    def late(self, metric: str) -> dict[int, float]:
+        """Return the mean over the last fifth of the rounds of each seed: one round alone is a noisy measure."""
+        missing = np.array([math.nan])
+        return {
+            run.seed: statistics.late_mean(run.metrics["round"], run.metrics.get(metric, missing)) for run in self.runs
+        }
 
     def reached(self, target: float, axis: str) -> dict[int, float | None]:
         """Return what each seed had spent when it first reached the target; None for never."""
@@ -119,6 +133,11 @@ class Comparison:
         return [run for entry in self.entries for run in entry.runs]
 
     @property
+    def private(self) -> bool:
+        """Whether any algorithm has an epsilon."""
+        return any(not math.isnan(entry.epsilon) for entry in self.entries)
+
+    @property
     def data(self) -> str:
         """The data set's name."""
         return self.entries[0].runs[0].data
@@ -131,9 +150,33 @@ class Comparison:
         """Return the final metric's differences to the reference."""
         return statistics.paired(entry.final(self.metric), self.reference.final(self.metric))
 
+    @property
+    def averaged_metric(self) -> str:
+        """What the metric of the averaged model is called; runs may lack it."""
+        return f"averaged_{self.metric.removeprefix('test_')}"
+
+    @property
+    def late_words(self) -> str:
+        """The last fifth of the rounds in words."""
+        counts = {statistics.num_late(run.metrics["round"]) for run in self.runs}
+        return f"last {counts.pop()} rounds" if len(counts) == 1 else "last fifth of rounds"
+
     def cost(self, entry: Entry, target: float, axis: str) -> Cost:
         """Return what it took to reach a target."""
-        return statistics.cost(entry.reached(target, axis), self.reference.reached(target, axis))
+        return statistics.cost(entry.reached(target, axis), self.reference_for(target).reached(target, axis))
+
+    def reference_for(self, target: float) -> Entry:
+        """Return what costs are divided by: the reference if it reached the target, else whoever did so most cheaply.
+
+        Most seeds come first, then the mean number of local steps. If nobody reached it, the reference stays.
+        """
+
+        def rank(entry: Entry) -> tuple[int, float]:
+            known = [value for value in entry.reached(target, "local_steps").values() if value is not None]
+            return -len(known), sum(known) / len(known) if known else math.inf
+
+        cheapest = min(self.entries, key=rank)
+        return cheapest if rank(cheapest)[0] and not rank(self.reference)[0] else self.reference
 
     @cached_property
     def equal_costs(self) -> dict[str, float]:

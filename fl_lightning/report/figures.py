@@ -9,10 +9,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from fl_lightning.figures.style import INK, MUTED, RULE, save
 from fl_lightning.report.comparison import AXES, Comparison
-from fl_lightning.report.page import colours
+from fl_lightning.report.page import colours, hidden
 
-_COLOURS = ("#c8440a", "#0072b2", "#00805e", "#b4508c", "#b07a00", "#3f9bd1", "#6b5b95", "#5f6368")
+_COLOURS = ("#d2541a", "#2b87c8", "#0f9a72", "#c25a9b", "#b48a00", "#3f9bd1", "#9a6fd0", "#757d88")
 _LINES = {"": "-", "6 3": (0, (6, 3)), "2 2.5": (0, (2, 2.5)), "9 3 2 3": (0, (9, 3, 2, 3)), "1 4": (0, (1, 3))}
 _CURVE_HEIGHT = 4.0  # inches
 _LEGEND_ROWS = int(_CURVE_HEIGHT * 72 / 10.5)  # a name takes 10.5 points
@@ -21,12 +22,16 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.grid.axis": "y",
-    "grid.color": "#e6e6e6",
-    "axes.edgecolor": "#888888",
+    "grid.color": RULE,
+    "grid.linewidth": 0.5,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
     "font.size": 9,
     "legend.frameon": False,
-    "svg.hashsalt": "fl-lightning",  # the same comparison gives the same file
-    "svg.fonttype": "none",
+    "savefig.dpi": 160,
 }
 
 
@@ -51,24 +56,30 @@ def _legend(figure: Figure, axes: Any, count: int) -> None:
 
 
 def curve_figure(comparison: Comparison, axis: str, metric: str) -> Figure:
-    """Draw a metric along an axis: mean and, up to eight algorithms, the range over seeds."""
+    """Draw a metric along an axis, mean and range over seeds; of many algorithms the best few and the reference."""
     figure = Figure(figsize=(7.2, _CURVE_HEIGHT), layout="constrained")
     axes = figure.subplots()
-    few = len(comparison.entries) <= 8
-    for entry, look in zip(comparison.entries, _looks(comparison), strict=True):
+    axes.margins(x=0)
+    skipped = hidden(comparison)
+    for place, (entry, look) in enumerate(zip(comparison.entries, _looks(comparison), strict=True)):
+        if place in skipped:
+            continue
         band = entry.band(axis, metric, 400)
         mean, low, high = (np.maximum(v, 1e-6) if metric == "chi2" else v for v in (band.mean, band.low, band.high))
         axes.plot(band.x, mean, label=entry.name, **look)
-        if few or entry is comparison.reference:
-            axes.fill_between(band.x, low, high, color=look["color"], alpha=0.13, linewidth=0)
+        axes.fill_between(band.x, low, high, color=look["color"], alpha=0.13, linewidth=0)
     if metric == comparison.metric and comparison.maximised:
         for target in comparison.targets:
-            axes.axhline(target, color="#8a6d00", linewidth=0.8, linestyle=":")
+            axes.axhline(target, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
+            axes.annotate(
+                f"target {target:g}", (0.01, target), xycoords=("axes fraction", "data"), va="bottom", fontsize=7.5
+            )
+        axes.set_ylim(bottom=0)
     else:
         axes.set_yscale("log")
     axes.set_xlabel(AXES[axis])
     axes.set_ylabel(comparison.metric_name if metric == comparison.metric else "chi-square distance of Omega from w")
-    _legend(figure, axes, len(comparison.entries))
+    _legend(figure, axes, len(comparison.entries) - len(skipped))
     return figure
 
 
@@ -85,7 +96,7 @@ def final_figure(comparison: Comparison) -> Figure:
         if entry is not comparison.reference:
             right.plot([pair.low, pair.high], [row, row], color=look["color"], linewidth=1.6)
             right.plot(pair.mean, row, "o", color=look["color"], markersize=5)
-    right.axvline(0, color="#888888", linewidth=0.8)
+    right.axvline(0, color=MUTED, linewidth=0.8)
     left.set_yticks(range(len(entries)), [entry.name for entry in entries])
     left.invert_yaxis()
     left.set_xlabel(f"final {comparison.metric_name}")
@@ -124,7 +135,7 @@ def client_figure(comparison: Comparison, column: str) -> Figure | None:
     figure = Figure(figsize=(7.2, 0.6 + 1.1 * height), layout="constrained")
     grid = figure.subplots(height, width, sharex=True, sharey=True, squeeze=False).ravel()
     for axes, (entry, look) in zip(grid, known, strict=False):
-        axes.plot(entry.client_mean(wanted), color="#888888", drawstyle="steps-mid", linewidth=1)
+        axes.plot(entry.client_mean(wanted), color=MUTED, drawstyle="steps-mid", linewidth=1)
         axes.plot(entry.client_mean(column), "o", color=look["color"], markersize=2)
         axes.set_title(entry.name, fontsize=7)
         axes.tick_params(labelsize=6)
@@ -179,7 +190,7 @@ def write_figures(comparison: Comparison, out: Path) -> list[Path]:
             figure = make()
             if figure is None:
                 continue
-            for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+            for ending in ("png", "svg"):
                 files.append(out / f"{name}.{ending}")
-                figure.savefig(files[-1], dpi=160, metadata=metadata)
+                save(figure, files[-1])
     return files

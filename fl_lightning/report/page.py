@@ -14,16 +14,21 @@ from fl_lightning.report.loading import Problem
 from fl_lightning.report.rendering import asset, render
 
 _COLOURS = 8
-_MANY = 8  # lines, beyond which all but the reference are dimmed
+_MANY = 8  # algorithms, beyond which only the best few and the reference are drawn at first
+_FEW = 5
 _DASHES = ("", "6 3", "2 2.5", "9 3 2 3", "1 4")
 _Maker = Callable[[Comparison, sections.Charts], Markup]
 _SECTIONS: tuple[tuple[_Maker, str, str], ...] = (
-    (sections.curves, "Learning curves", "What a round, a local step and a second of computation buy."),
+    (sections.curves, "Learning curves", "What one round, one local step and one second of computation buy."),
     (sections.targets, "Cost to a target", "How much it takes to get there, and in how many seeds."),
     (sections.equal_cost, "At equal cost", "What the same computation, time on the clock and bytes have bought."),
     (sections.finals, "Where they end", "Final value of every seed, and the difference to the reference."),
     (sections.classes, "Classes that are forgotten", "A biased objective gives some classes up."),
-    (sections.objective, "The objective really optimised", "Ω is what a round descends, w what was asked for."),
+    (
+        sections.objective,
+        "The objective really optimised",
+        "Ω is the objective that is optimised, w the one that was asked for.",
+    ),
     (sections.fairness, "What clients get", "Whoever the objective neglects is served worse by the model."),
     (sections.participation, "Who took part", "The sampler's plan, who was drawn, whose upload arrived."),
     (sections.conditions, "The heterogeneity they met", "Local steps and failure probability of every client."),
@@ -41,6 +46,13 @@ def colours(comparison: Comparison) -> list[tuple[int, str]]:
         place = next(places)
         chosen.append((1 + place % (_COLOURS - 1), _DASHES[place // (_COLOURS - 1) % len(_DASHES)]))
     return chosen
+
+
+def hidden(comparison: Comparison) -> list[int]:
+    """Return the places of the algorithms that are not drawn until switched on: none, or all but a few."""
+    if len(comparison.entries) <= _MANY:
+        return []
+    return [p for p, entry in enumerate(comparison.entries) if p >= _FEW and entry is not comparison.reference]
 
 
 def findings(comparison: Comparison) -> list[str]:
@@ -179,13 +191,15 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
             "findings": findings(comparison),
             "names": names,
             "reference": reference,
-            "is_large": len(entries) > _MANY,
+            "hidden": hidden(comparison),
             "sections": [section for section in made if section.body],
             "colours": chosen,
             "values": {
                 "names": names,
                 "colours": [colour for colour, _ in chosen],
                 "reference": reference,
+                "hidden": hidden(comparison),
+                "rounds": max(float(run.metrics["round"][-1]) for run in comparison.runs),
                 "charts": charts,
             },
             "style": asset("page.css"),

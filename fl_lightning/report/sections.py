@@ -65,8 +65,8 @@ def _curves_note(comparison: Comparison) -> str:
     longest = max(len(run.metrics["round"]) for run in comparison.runs)
     thinned = longest > (200 if len(comparison.entries) <= MANY else 100)
     return (
-        f"Line: mean over {seeds} seeds; {band}. Nothing is smoothed"
-        + (", though not every round is drawn" if thinned else "")
+        f"Line: mean over {seeds} seed{'s' * (seeds > 1)}; {band}. Smoothing is off unless you switch it on"
+        + ("; not every round is drawn" if thinned else "")
         + ". Local steps and time count every client that was asked, also where the upload was lost."
     )
 
@@ -126,16 +126,17 @@ def finals(comparison: Comparison, charts: Charts) -> Markup:
             cells=cells,
             seeds=", ".join(f"seed {seed}: {tables.number(value)}" for seed, value in values.items()),
             dots=seed_strokes(x, list(values.values()), comparison.spread(entry).mean),
-            difference=f"{entry.name} − {own.name}: {cells[3]} {cells[4]}",
+            difference=f"{entry.name} − {own.name}: {cells[-4]} {cells[-3]}",
             interval=[] if entry is own else interval_strokes(d, pair.mean, pair.low, pair.high),
         )
         for index, (entry, cells, values, pair) in enumerate(
             zip(comparison.entries, table.rows, finals, pairs, strict=True)
         )
     ]
-    heads = (table.header[0], "each seed and the mean", table.header[1], "best", f"minus {own.name}", "mean")
+    heads = (table.header[0], "each seed and the mean", *table.header[1:-4], f"minus {own.name}", "mean")
     ticks = {"value_ticks": _tick_row(x), "difference_ticks": _tick_row(d)}
-    return render("finals", {"header": (*heads, *table.header[4:]), "rows": rows, "note": table.note, **ticks})
+    values = {"header": (*heads, *table.header[-3:]), "num_values": len(table.header) - 5}
+    return render("finals", {**values, "rows": rows, "note": table.note, **ticks})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,6 +135,25 @@ def cost(values: Mapping[int, float | None], reference: Mapping[int, float | Non
     return Cost(mean=mean, reached=len(known), count=len(values), ratio=ratio)
 
 
+def num_late(rounds: Vector) -> int:
+    """Return how many rounds the last fifth of a run has, at least one.
+
+    >>> num_late(np.arange(1.0, 151.0)), num_late(np.array([1.0]))
+    (30, 1)
+    """
+    return max(1, math.ceil(0.2 * float(rounds[-1]) - 1e-9))
+
+
+def late_mean(rounds: Vector, values: Vector) -> float:
+    """Return the mean of what was measured in the last fifth of the rounds; NaN for nothing.
+
+    >>> late_mean(np.arange(1.0, 11.0), np.array([0.0] * 8 + [0.4, 0.6]))
+    0.5
+    """
+    known = values[(rounds > rounds[-1] - num_late(rounds)) & ~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
 def held(x: Vector, y: Vector, grid: Vector) -> Vector:
     """Return the last known value at each grid point, NaN before the first: a model is as good as when last evaluated.
 

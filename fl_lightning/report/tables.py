@@ -3,12 +3,12 @@
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fl_lightning.report.comparison import COSTS, Comparison, Entry
-from fl_lightning.report.statistics import Paired
+from fl_lightning.report.statistics import Paired, Spread, spread
 
 NEVER = "–"
 _COSTS = {"round": "rounds", "local_steps": "local steps", "computation_time": "computation time"}
@@ -77,6 +77,7 @@ _TEX = {
     "≥": r"$\geq$",
     "\\": r"\textbackslash{}",
     "Ω": r"$\Omega$",
+    "ε": r"$\varepsilon$",
 }
 
 
@@ -106,51 +107,20 @@ def count(value: float) -> str:
 
 def final_table(comparison: Comparison) -> Table:
     """Return the final metric of each algorithm with its paired difference to the reference."""
-    metric, reference = comparison.metric, comparison.reference
-    rows, records = [], []
-    for entry in comparison.entries:
-        final, best, pair = comparison.spread(entry), entry.best(metric), comparison.paired(entry)
-        mean_best = sum(best.values()) / len(best)
-        own = entry is reference
-        interval = NEVER if math.isnan(pair.low) else f"[{number(pair.low, sign=True)}, {number(pair.high, sign=True)}]"
-        wins, losses = int((pair.differences > 0).sum()), int((pair.differences < 0).sum())
-        deviation = "" if math.isnan(final.deviation) else f" ± {number(final.deviation)}"
-        rows.append(
-            (
-                entry.name,
-                f"{number(final.mean)}{deviation}",
-                number(mean_best),
-                "" if own else number(pair.mean, sign=True),
-                "" if own else interval,
-                "" if own else f"{wins} / {losses}",
-                "" if own else number(pair.sign_test, 2),
-            )
-        )
-        records.append(
-            {
-                "algorithm": entry.name,
-                "seeds": final.count,
-                f"final_{metric}": final.mean,
-                "standard_deviation": final.deviation,
-                f"best_{metric}": mean_best,
-                "difference": pair.mean,
-                "interval_low": pair.low,
-                "interval_high": pair.high,
-                "seeds_above": wins,
-                "seeds_below": losses,
-                "sign_test_p": pair.sign_test,
-            }
-        )
+    made = [_final_row(comparison, entry) for entry in comparison.entries]
     name = comparison.metric_name
     header = (
         "algorithm",
         f"final {name}",
+        *(words for words, _ in _more_values(comparison)),
         "best",
-        f"− {reference.name}",
+        f"− {comparison.reference.name}",
         "95 % interval",
         "above\u00a0/\u00a0below",
         "p",
+        *(["ε"] if comparison.private else []),
     )
+    rows, records = zip(*made, strict=True)
     return Table(
         name="final",
         title=f"Final {name}",
@@ -161,13 +131,69 @@ def final_table(comparison: Comparison) -> Table:
     )
 
 
+def _more_values(comparison: Comparison) -> list[tuple[str, Callable[[Entry], dict[int, float]]]]:
+    """Return what stands beside the last round: its heading and the value of each seed of an algorithm."""
+    metric, averaged = comparison.metric, comparison.averaged_metric
+    columns: list[tuple[str, Callable[[Entry], dict[int, float]]]] = [
+        (comparison.late_words, lambda entry: entry.late(metric))
+    ]
+    if any(averaged in run.metrics for run in comparison.runs):
+        columns.append(("averaged model", lambda entry: entry.final(averaged)))
+    return columns
+
+
+def plus_minus(values: Spread) -> str:
+    """Return mean ± standard deviation; the mean alone for a single seed.
+
+    >>> plus_minus(Spread(0.5, 0.01, 3)), plus_minus(Spread(0.5, float("nan"), 1))
+    ('0.500 ± 0.010', '0.500')
+    """
+    return number(values.mean) + ("" if math.isnan(values.deviation) else f" ± {number(values.deviation)}")
+
+
+def _final_row(comparison: Comparison, entry: Entry) -> tuple[tuple[str, ...], dict[str, Any]]:
+    metric, own = comparison.metric, entry is comparison.reference
+    final, pair = comparison.spread(entry), comparison.paired(entry)
+    late, averaged = (spread(list(entry.late(metric).values())), entry.final(comparison.averaged_metric))
+    interval = NEVER if math.isnan(pair.low) else f"[{number(pair.low, sign=True)}, {number(pair.high, sign=True)}]"
+    wins, losses = int((pair.differences > 0).sum()), int((pair.differences < 0).sum())
+    against = (number(pair.mean, sign=True), interval, f"{wins} / {losses}", number(pair.sign_test, 2))
+    cells = (
+        entry.name,
+        plus_minus(final),
+        *(plus_minus(spread(list(values(entry).values()))) for _, values in _more_values(comparison)),
+        number(spread(list(entry.best(metric).values())).mean),
+        *([""] * len(against) if own else against),
+        *([number(entry.epsilon, 2)] if comparison.private else []),
+    )
+    record = {
+        "algorithm": entry.name,
+        "seeds": final.count,
+        f"final_{metric}": final.mean,
+        "standard_deviation": final.deviation,
+        f"last_{metric}": late.mean,
+        "last_standard_deviation": late.deviation,
+        comparison.averaged_metric: spread(list(averaged.values())).mean,
+        f"best_{metric}": spread(list(entry.best(metric).values())).mean,
+        "difference": pair.mean,
+        "interval_low": pair.low,
+        "interval_high": pair.high,
+        "seeds_above": wins,
+        "seeds_below": losses,
+        "sign_test_p": pair.sign_test,
+    }
+    return cells, record | ({"epsilon": entry.epsilon} if comparison.private else {})
+
+
 def _final_note(comparison: Comparison) -> str:
     smallest = 2.0 ** (1 - len(comparison.seeds))
     better = "" if comparison.maximised else "Lower is better. "
     return (
-        f"{better}Mean ± standard deviation over seeds, last round. Differences are paired by seed; the interval is "
-        "Student's, for one comparison at a time, not corrected for their number; p is the exact two-sided sign test, "
+        f"{better}Mean ± standard deviation over seeds: last round, mean of the {comparison.late_words}. "
+        "Differences of the last round are paired by seed; the interval is Student's, for one "
+        "comparison at a time, not corrected for their number; p is the exact two-sided sign test, "
         f"which with {len(comparison.seeds)} seeds cannot go below {min(1.0, smallest):.2g}."
+        + (f" ε: client-level differential privacy, largest of all seeds; {NEVER}: none." if comparison.private else "")
     )
 
 
@@ -178,11 +204,12 @@ def target_table(comparison: Comparison, target: float) -> Table:
         cells, record = _target_row(comparison, entry, target)
         rows.append(cells)
         records.append(record)
-    own = comparison.reference.name
-    header = ("algorithm", "seeds", *(word for what in _COSTS.values() for word in (what, f"× {own}")))
+    base = comparison.reference_for(target)
+    header = ("algorithm", "seeds", *(word for what in _COSTS.values() for word in (what, f"× {base.name}")))
+    other = "" if base is comparison.reference else f"{comparison.reference.name} never reached it. "
     note = (
         f"Cost up to the first evaluation with accuracy ≥ {target:g}, mean over the seeds that reached it; {NEVER} for "
-        "never. Ratios over the seeds on which both reached it. Lost clients' work counts."
+        f"never. {other}Ratios to {base.name}, over the seeds on which both reached it. Lost clients' work counts."
     )
     title = f"Cost to reach {target:g} test accuracy"
     return Table(

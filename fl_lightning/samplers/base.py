@@ -19,6 +19,7 @@ class Sampler(Remembers):
     # Where p is that of a realised selection ("none") or cannot follow this round's conditions ("average"), a learning
     # rate calibrated in each round would depend on who was just selected, and the objective with it.
     calibration_scope: Scope = "round"
+    needs_all_updates = False  # whether it asks for the updates of clients that it may not draw
     run_length: int | None = None  # R, once a run has begun
     asks_vectors = False  # whether what a client is asked is as long as the model; otherwise it is one number
 
@@ -27,6 +28,12 @@ class Sampler(Remembers):
         """Whether the draw depends on conditions, seed and round alone: nobody is asked and nothing is learned."""
         kind = type(self)
         return kind.prepare is Sampler.prepare and kind.observe is Sampler.observe
+
+    @property
+    def looks_at_updates(self) -> bool:
+        """Whether p depends on what clients compute; by default so where it asks them or learns from uploads."""
+        kind = type(self)
+        return kind.prepare is not Sampler.prepare or kind.observe is not Sampler.observe
 
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return p, the expected share of each client among the draws, (M,), summing to 1."""

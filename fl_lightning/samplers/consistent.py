@@ -48,6 +48,11 @@ class VarianceOptimal(Sampler):
 
     @property
     @override
+    def looks_at_updates(self) -> bool:
+        return self.use_norms
+
+    @property
+    @override
     def is_fixed(self) -> bool:
         return not self.use_norms
 
@@ -96,6 +101,12 @@ class Consistent(Sampler):
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler, self.calibration_scope = sampler, sampler.calibration_scope
+        self.needs_all_updates = sampler.needs_all_updates
+
+    @property
+    @override
+    def looks_at_updates(self) -> bool:
+        return self.sampler.looks_at_updates
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:

@@ -5,13 +5,19 @@ from typing import Literal, Protocol
 import numpy as np
 
 from fl_lightning.checking import one_of
+from fl_lightning.theory.privacy import binomial_probabilities
 from fl_lightning.types import IntVector, Vector
 
 Order = Literal["random", "fixed"]
 
 
 class Drawing(Protocol):
-    """Turns probabilities into how often each client is drawn."""
+    """Turns probabilities into how often each client is drawn.
+
+    One that knows the probabilities of the counts has ``distribution(probabilities, num_draws)``, which privacy
+    accounting needs: P(n_m = k), (M, largest k + 1). ``independent = True`` says that the counts of different clients
+    are independent of each other.
+    """
 
     def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
         """Return n, (M,), with E[n] = ``num_draws * probabilities``."""
@@ -25,6 +31,21 @@ def _counts_at_quantiles(probabilities: Vector, quantiles: Vector) -> IntVector:
     return np.bincount(drawn, minlength=len(probabilities)).astype(np.int64, copy=False)
 
 
+def _nearest_counts(expected: Vector) -> Vector:
+    """Return P(n = k) of the n of least variance around its expectation, (M, largest k + 1).
+
+    >>> _nearest_counts(np.array([0.25, 1.5])).tolist()
+    [[0.75, 0.25, 0.0], [0.0, 0.5, 0.5]]
+    """
+    whole = np.floor(expected).astype(np.int64)
+    fraction, rows = expected - whole, np.arange(len(expected))
+    table = np.zeros((len(expected), int(np.ceil(expected).max(initial=0)) + 1))
+    table[rows, whole] = 1 - fraction
+    above = fraction > 0
+    table[rows[above], whole[above] + 1] = fraction[above]
+    return table
+
+
 class WithReplacement:
     """K independent draws, as in the paper.
 
@@ -36,6 +57,10 @@ class WithReplacement:
     def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
         """Return multinomial counts."""
         return _counts_at_quantiles(probabilities, rng.random(num_draws))
+
+    def distribution(self, probabilities: Vector, num_draws: int) -> Vector:
+        """Return the binomial probabilities of n, (M, K + 1)."""
+        return binomial_probabilities(num_draws, probabilities)
 
 
 class Systematic:
@@ -63,6 +88,10 @@ class Systematic:
         counts[order] = _counts_at_quantiles(probabilities[order], quantiles)
         return counts
 
+    def distribution(self, probabilities: Vector, num_draws: int) -> Vector:
+        """Return P(n = k): n is one of the two whole numbers around K p, (M, largest k + 1)."""
+        return _nearest_counts(num_draws * probabilities)
+
 
 class WithoutReplacement:
     """K distinct clients; client m is among them with probability K p_m, which must not exceed 1.
@@ -87,17 +116,31 @@ class WithoutReplacement:
             return counts
         return np.minimum(Systematic()(probabilities, num_draws, rng), 1)
 
+    def distribution(self, probabilities: Vector, num_draws: int) -> Vector:
+        """Return P(n = k) of n in {0, 1}, (M, 2)."""
+        return _nearest_counts(np.minimum(num_draws * probabilities, 1.0))
+
 
 class Independent:
-    """Each client decides alone, with probability K p_m: the cohort has K clients only on average.
+    """Each client decides alone, with probability K p_m: the cohort has K clients only on average (Poisson sampling).
+
+    Where K p_m is above 1, its whole part is certain and the rest is left to chance.
 
     >>> int(Independent()(np.array([0.5, 0.5]), 2, np.random.default_rng(0)).sum())
     2
     """
 
+    independent = True
+
     def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
-        """Return counts of 0 and 1."""
-        return (rng.random(len(probabilities)) < num_draws * probabilities).astype(np.int64)
+        """Return counts, 0 or 1 where K p <= 1."""
+        expected = num_draws * probabilities
+        certain = np.floor(expected)
+        return (certain + (rng.random(len(probabilities)) < expected - certain)).astype(np.int64)
+
+    def distribution(self, probabilities: Vector, num_draws: int) -> Vector:
+        """Return P(n = k): n is one of the two whole numbers around K p, (M, largest k + 1)."""
+        return _nearest_counts(num_draws * probabilities)
 
 
 class Certain:

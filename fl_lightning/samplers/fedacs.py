@@ -12,6 +12,7 @@ from fl_lightning.samplers.base import Sampler
 from fl_lightning.types import Profiles, RoundResult, Vector
 
 Knowledge = Literal["instant", "mean", "estimated"]
+Corrects = Literal["links and work", "links"]
 
 
 class HeterogeneityAware(Sampler):
@@ -27,21 +28,33 @@ class HeterogeneityAware(Sampler):
             long-run mean of (1-q) A, which is consistent on average. ``estimated``: it knows nothing and learns the
             delivery rate and the work of each client from what arrives; a client it has not heard of counts as average.
         prior: with ``estimated``, how many imagined draws at the average rate each client starts with.
+        corrects: ``links``: leave A out, for an aggregator that divides by it, such as ``NormalizedMean``. All updates
+            are then equally long and no client is drawn more than 1/(1-q) times as often as its weight says, which is
+            what noise for privacy needs (``docs/private.md``).
     """
 
     memory = ("_drawn", "_heard", "_work")
 
-    def __init__(self, knowledge: Knowledge = "instant", prior: float = 2.0) -> None:
+    def __init__(
+        self, knowledge: Knowledge = "instant", prior: float = 2.0, corrects: Corrects = "links and work"
+    ) -> None:
         one_of("knowledge", knowledge, Knowledge)
+        one_of("corrects", corrects, Corrects)
         if not prior > 0:
             raise ValueError(f"prior={prior} must be positive")
         self.knowledge = knowledge
         self.calibration_scope = "round" if knowledge == "instant" else "average"
-        self.prior = prior
+        self.prior, self.corrects = prior, corrects
         self._mean_yield: Vector = np.empty(0)  # E[(1-q) A]
         self._drawn: Vector = np.empty(0)
         self._heard: Vector = np.empty(0)
         self._work: Vector = np.empty(0)  # sum of A over the deliveries
+
+    @property
+    @override
+    def looks_at_updates(self) -> bool:
+        """Arrivals and reported work are all that is learned."""
+        return False
 
     @property
     @override
@@ -52,7 +65,7 @@ class HeterogeneityAware(Sampler):
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         weights = profiles.weights if profiles.presence is None else profiles.weights / profiles.presence
         if self.knowledge == "instant":
-            return theory.heterogeneity_aware_probabilities(weights, profiles.failure_rates, profiles.accumulation)
+            return theory.heterogeneity_aware_probabilities(weights, profiles.failure_rates, self._work_of(profiles))
         if self.knowledge == "mean" and not len(self._mean_yield):
             raise ValueError("knowledge='mean' needs a look at typical rounds: call start(forecast) first")
         known = self._mean_yield if self.knowledge == "mean" else self._estimated_yield(profiles.num_clients)
@@ -65,9 +78,13 @@ class HeterogeneityAware(Sampler):
         if self.knowledge == "mean":
             total, num_rounds = np.zeros(1), 0
             for profiles in forecast():
-                total = total + (1 - profiles.failure_rates) * profiles.accumulation
+                total = total + (1 - profiles.failure_rates) * self._work_of(profiles)
                 num_rounds += 1
             self._mean_yield = total / num_rounds
+
+    def _work_of(self, profiles: Profiles) -> Vector:
+        """Return A, or 1 where something else corrects it, (M,)."""
+        return np.ones(profiles.num_clients) if self.corrects == "links" else profiles.accumulation
 
     def _estimated_yield(self, num_clients: int) -> Vector:
         """Shrink each client's delivery rate and work towards the average of those heard so far."""
@@ -87,4 +104,4 @@ class HeterogeneityAware(Sampler):
             # Draws, not clients: right for links that n draws share as well as for one link for each draw.
             self._drawn = self._drawn + result.plan.cohort.counts
             self._heard = self._heard + result.delivered
-            self._work = self._work + result.delivered * result.plan.profiles.accumulation
+            self._work = self._work + result.delivered * self._work_of(result.plan.profiles)

@@ -1,4 +1,4 @@
-r"""The convergence bounds of Theorems 1, 2 and 4, with the slips of the printed proofs mended.
+r"""The convergence bounds of Theorems 1, 2 and 4, with the slips of the printed proofs corrected.
 
 Let S be the expected step length :math:`\eta \sum_m p_m (1 - q_m) A_m`, A the largest accumulation and :math:`u = \eta
 L A`. Assumptions: every :math:`F_m` is L-smooth; gradients are unbiased with variance at most :math:`\sigma^2`;

@@ -1,7 +1,23 @@
 """What happens to an update between a client and the aggregator: one class per method."""
 
+from fl_lightning.uploads.attacks import Attack
 from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.chain import Uploads
+from fl_lightning.uploads.clipping import Clip
 from fl_lightning.uploads.compression import Compression, Quantized, RandomK, Signs, TopK
+from fl_lightning.uploads.gaussian import GaussianMechanism
+from fl_lightning.uploads.over_the_air import OverTheAir
 
-__all__ = ["Compression", "Quantized", "RandomK", "Signs", "TopK", "Upload", "Uploads"]
+__all__ = [
+    "Attack",
+    "Clip",
+    "Compression",
+    "GaussianMechanism",
+    "OverTheAir",
+    "Quantized",
+    "RandomK",
+    "Signs",
+    "TopK",
+    "Upload",
+    "Uploads",
+]

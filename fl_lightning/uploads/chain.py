@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from fl_lightning.memory import start_anew
@@ -42,6 +43,15 @@ class Uploads:
             if factors is not None:
                 product = factors if product is None else product * factors
         return product
+
+    def measured_factors(self) -> Vector | None:
+        """Return the measured factor of all steps together; None where nothing is measured."""
+        found = [factors for step in self.steps if (factors := step.measured_factors()) is not None]
+        return np.prod(found, axis=0) if found else None
+
+    def noise_variance(self, plan: RoundPlan) -> float:
+        """Return the expected squared length of the noise of all steps on the sum, for gradients of length 1."""
+        return sum(step.noise_variance(plan) for step in self.steps)
 
     def num_bytes(self, num_values: int, value_bytes: int = 4) -> float:
         """Return the bytes of one upload.

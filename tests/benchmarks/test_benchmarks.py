@@ -111,4 +111,4 @@ def test_the_program_writes_json_and_a_picture(tmp_path):
     (record,) = content["workloads"]
     assert 0 < record["wall_ratio"] < 0.1
     assert [plane["clients"] for plane in content["control"]] == [100, 1000, 10_000, 100_000, 1_000_000]
-    assert (tmp_path / "benchmarks.png").stat().st_size > 1000
+    assert (tmp_path / "benchmarks.svg").stat().st_size > 1000

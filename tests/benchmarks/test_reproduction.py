@@ -58,6 +58,9 @@ def test_a_reading_has_ends_differences_and_costs():
     assert found["fedavg"][2] == "0.255 ± 0.007"  # at 100 of its 200 steps
     assert found["fedavg"][4:6] == ["18", "never"]
     assert list(rows(tables.reading_table(READING, [], ["fedavg"]))) == ["fedavg"]
+    short = rows(tables.summary_table(READING, [], ["fedacs", "fedavg"]))
+    assert short["fedacs"] == ["**0.755 ± 0.007**", "**0.755 ± 0.007**", "14", "0.1k", "2"]
+    assert short["fedavg"][1:3] == ["0.255 ± 0.007", "18"]
 
 
 def test_fedavg_is_taken_from_another_place_of_calibration(tmp_path):

@@ -1,12 +1,14 @@
 """WandbMetrics with the real library, offline, read back from its file."""
 
+import csv
 import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from fl_lightning.callbacks import ComputationTime, WandbMetrics
+from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RunRecorder, WandbMetrics
 from systems import gaussian_federation, linear_module, small_loop
 
 
@@ -46,9 +48,87 @@ def test_an_offline_run_has_every_round(tmp_path, monkeypatch):
         assert word in text
 
 
-def test_a_wrong_mode_is_refused():
+def merged(records, kind):
+    """Return what all records of a kind say together, the last word of each key."""
+    return {key: value for one in records if one.get("type") == kind for key, value in one[kind]["update"].items()}
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory):
+    """An offline run with everything that can be logged, a target that it misses, and its recorder."""
+    folder = tmp_path_factory.mktemp("wandb")
+    recorder = RunRecorder(str(folder / "run"))
+    saver = RoundCheckpoint(str(folder / "run" / "checkpoints"), min_seconds=0)
+    metrics = WandbMetrics(save_dir=str(folder), mode="offline", target_accuracy=0.9999, log_model="checkpoint")
+    loop = small_loop(rounds=2, callbacks=[ComputationTime(), recorder, metrics, saver])
+    loop.run(linear_module(), gaussian_federation())
+    return folder, read_back(folder), loop
+
+
+def test_a_missed_target_is_told(complete):
+    _, records, _ = complete
+    summary = merged(records, "summary")
+    assert summary["reached"] is False
+    for axis in ("rounds", "local_steps", "computation_time", "synchronous_time"):
+        assert summary[f"{axis}_to_target"] is None
+
+
+def test_rounding_noise_of_the_objective_is_logged_as_zero(complete):
+    _, records, loop = complete
+    assert 0 < max(row["chi2"] for row in loop.record.history) < 1e-12  # FedACS
+    assert [one["history"]["item"]["chi2"] for one in records if one.get("type") == "history"] == [0, 0]
+
+
+def table_of(folder, name):
+    (path,) = folder.rglob(f"media/table/{name}_2_*.table.json")
+    table = json.loads(path.read_text())
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+
+
+def test_clients_classes_and_partition_are_tables(complete):
+    folder, _, loop = complete
+    with (folder / "run" / "clients.csv").open() as file:
+        written = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    assert table_of(folder, "clients") == written
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert [row["accuracy"] for row in table_of(folder, "accuracy_of_classes")] == summary["per_class_accuracy"]
+    examples = np.zeros(len(loop.client_weights))
+    for row in table_of(folder, "partition"):
+        examples[row["client"]] += row["examples"]
+    assert examples.tolist() == [row["size"] for row in written]
+
+
+def test_partition_and_objective_are_pictures(complete):
+    folder, records, _ = complete
+    for name in ("objective_picture", "partition_picture"):
+        (path,) = folder.rglob(f"media/images/{name}_2_*.png")
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert name in json.dumps([one for one in records if one.get("type") == "history"][-1])
+
+
+def test_weights_and_checkpoints_are_artifacts(complete):
+    _, records, _ = complete
+    found = [one["artifact"] for one in records if one.get("type") == "artifact"]
+    files = [(one["type"], file["path"]) for one in found for file in one["manifest"]["contents"]]
+    assert ("model", "model.ckpt") in files
+    assert [name for kind, name in files if kind == "checkpoint"] == ["round_00000001.ckpt", "round_00000002.ckpt"]
+
+
+def test_a_wrong_mode_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="mode='loud'"):
         WandbMetrics(mode="loud")
+    with pytest.raises(ValueError, match="log_model='some'"):
+        WandbMetrics(log_model="some")
+    monkeypatch.setenv("WANDB_LOG_MODEL", "sometimes")
+    with pytest.raises(ValueError, match="WANDB_LOG_MODEL='sometimes'"):
+        WandbMetrics()
+
+
+@pytest.mark.parametrize(("said", "meant"), [("true", "end"), ("checkpoint", "checkpoint"), ("false", "none")])
+def test_wandbs_own_variable_says_what_becomes_an_artifact(said, meant, monkeypatch):
+    monkeypatch.setenv("WANDB_LOG_MODEL", said)
+    assert WandbMetrics().log_model == meant
+    assert WandbMetrics(log_model="none").log_model == "none"
 
 
 @pytest.mark.parametrize(("name", "value"), [("WANDB_MODE", "disabled"), ("WANDB_DISABLED", "true")])

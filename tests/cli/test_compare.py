@@ -95,7 +95,10 @@ def test_offline_runs_have_every_round_group_summary_and_axes(finished):
     for algorithm in ("fedacs", "fedavg"):
         found = records(out / algorithm / "seed_1")
         (opened,) = [record["run"] for record in found if record["type"] == "run"]
-        assert (opened["project"], opened["run_group"], opened["job_type"]) == ("project", algorithm, "seed_1")
+        assert (opened["project"], opened["run_group"], opened["job_type"]) == ("project", algorithm, "train")
+        config = opened["config"]["update"]
+        assert (config["algorithm"], config["data"], config["seed"]) == (algorithm, "digits", 1)
+        assert config["data_source"]["class_path"].endswith("Digits")
         history = [record["history"]["item"] for record in found if record["type"] == "history"]
         with (out / algorithm / "seed_1" / "metrics.csv").open() as file:
             rows = list(csv.DictReader(file))
@@ -110,8 +113,11 @@ def test_offline_runs_have_every_round_group_summary_and_axes(finished):
             summary |= record.get("summary", {}).get("update", {})
         best = json.loads((out / algorithm / "seed_1" / "summary.json").read_text())["best_accuracy"]
         assert summary["best_accuracy"] == pytest.approx(best)
+        assert summary["reached"] is (summary["rounds_to_target"] is not None)
         metrics = [record["metric"] for record in found if record["type"] == "metric"]
-        assert {"round", "local_steps", "computation_time"} <= {metric.get("name") for metric in metrics}
+        assert {"round", "local_steps", "computation_time", "synchronous_time"} <= {
+            metric.get("name") for metric in metrics
+        }
 
 
 def test_report_is_logged_as_an_artifact(finished):

@@ -15,10 +15,30 @@ def test_workspace_has_the_panels_of_a_comparison():
     spec = json.loads(built._to_model().model_dump_json(by_alias=True))
     text = json.dumps(spec)
     accuracy = built.sections[0].panels
-    assert [panel.x for panel in accuracy] == ["round", "local_steps", "computation_time"]
-    assert all(panel.y == ["test_accuracy"] for panel in accuracy)
-    for metric in ("chi2", "rounds_to_target", "computation_time_to_target", "num_delivered"):
+    axes = ["round", "local_steps", "computation_time", "synchronous_time", "uplink_bytes"]
+    assert [panel.x for panel in accuracy[:5]] == axes
+    assert all(panel.y == ["test_accuracy"] for panel in accuracy[:5])
+    assert all((panel.groupby_rangefunc, panel.smoothing_factor) == ("stddev", 0.6) for panel in accuracy)
+    for metric in ("chi2", "rounds_to_target", "synchronous_time_to_target", "num_delivered", "objective_picture"):
         assert metric in text
+    assert "train" in json.dumps(spec["spec"]["section"]["runSets"][0]["filters"])  # the run of the report is left out
+
+
+def test_report_has_texts_panels_and_run_sets():
+    described = dashboard.description("compare_digits", "me", "digits")
+    spec = json.loads(dashboard.build_report(described, "me")._to_model().spec.model_dump_json(by_alias=True))
+    text = json.dumps(spec)
+    grids = [block for block in spec["blocks"] if block["type"] == "panel-grid"]
+    assert len(grids) == len(described["sections"])
+    assert sum(len(grid["metadata"]["panelBankSectionConfig"]["panels"]) for grid in grids) == sum(
+        len(panels) for panels in described["sections"].values()
+    )
+    for grid in grids:
+        (runs,) = grid["metadata"]["runSets"]
+        assert "algorithm" in json.dumps(runs["grouping"])
+        assert "train" in json.dumps(runs["filters"])
+    for words in described["report"]["texts"].values():
+        assert words[:30] in text
 
 
 def test_without_a_login_it_is_written_down_and_can_be_read_again(tmp_path, monkeypatch, capsys):

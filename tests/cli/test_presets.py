@@ -6,6 +6,7 @@ import fl_lightning
 from fl_lightning.cli import configs, parts
 from fl_lightning.cli.presets import algorithm
 from fl_lightning.samplers import Sampler
+from fl_lightning.uploads import Uploads
 
 NAMES = configs.names("algorithms")
 
@@ -14,6 +15,10 @@ def described(value):
     """Return an object as the names and settings it is made of."""
     if isinstance(value, int | float | str | bool | None):
         return value
+    if isinstance(value, list | tuple | dict):
+        return [described(each) for each in (value.values() if isinstance(value, dict) else value)]
+    if isinstance(value, Uploads):
+        return described(value.steps)
     if not hasattr(value, "__dict__"):
         return repr(value)
     return type(value).__name__, {name: described(each) for name, each in sorted(vars(value).items())}

@@ -129,6 +129,7 @@ def test_two_algorithms_may_not_share_a_label(project, capsys):
         ("figure toy-static --trust outsider", "--trust goes with --algorithm FILE"),
         ("figure toy-static --algorithm fedavg,fedacs", "must be one name or one file"),
         ("figure toy-static --algorithm mifa", "mifa: MemorizedMean does more than weight what arrives"),
+        ("figure toy-static --algorithm otafedacs", "OverTheAir changes updates on their way"),
         ("figure toy-static --algorithm hics", "hics: its sampler asks clients or learns from them"),
         ("figure toy-static --algorithm powerofchoice", "powerofchoice: its sampler asks clients or learns"),
         ("figure toy-static --algorithm nobody", "algorithm 'nobody' is unknown"),

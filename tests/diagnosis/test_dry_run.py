@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from fl_lightning import theory
-from fl_lightning.aggregators import AdaptiveControlVariates, AnonymousMean, ControlVariates, NormalizedMean
+from fl_lightning.aggregators import (
+    AdaptiveControlVariates,
+    AnonymousMean,
+    ControlVariates,
+    NormalizedMean,
+    SecureSum,
+)
 from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.cli import configs, parts
@@ -68,7 +74,7 @@ def test_shipped_algorithms_are_diagnosed_as_stated():
 
 
 def test_greedy_selection_depends_on_the_data():
-    for name, made in parts.algorithms(configs.compose([]), ["divfl", "hics", "powerofchoice"], []):
+    for name, made in parts.algorithms(configs.compose([]), ["divfl", "hics", "powerofchoice", "median"], []):
         assert typical_rounds(made, STATIC) is None, name
 
 
@@ -127,6 +133,8 @@ def test_estimated_knowledge_is_learned_from_made_up_uploads():
         (algorithm(HeterogeneityAware()), ("q", "work"), (), False),
         (algorithm(Importance(), NormalizedMean()), (), ("work",), False),
         (algorithm(Importance(), ControlVariates()), (), (), True),
+        (algorithm(HeterogeneityAware(), SecureSum(1.0)), ("q", "work"), (), False),
+        (algorithm(HeterogeneityAware(corrects="links"), NormalizedMean()), ("q",), ("work",), False),
         (algorithm(HeterogeneityAware(), AdaptiveControlVariates()), ("q", "work"), (), True),
         (algorithm(NormProportional()), ("answers",), (), False),
     ],

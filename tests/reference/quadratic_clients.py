@@ -135,6 +135,7 @@ def measured_weights(
     aggregator.setup(len(targets), model)
     uploads = uploads or Uploads()
     uploads.setup(len(targets), model)
+    held_back = any(getattr(step, "error_feedback", False) for step in uploads.steps)
     total, burn_in = torch.zeros_like(model), num_rounds // 3
     for index, profiles in enumerate(system.profiles(num_rounds, copies, seed), start=1):
         gains = torch.from_numpy(system.gain(profiles.num_steps))
@@ -149,7 +150,7 @@ def measured_weights(
         clients = aggregator.trains(plan, delivered)
         deltas = gains[torch.from_numpy(clients)][:, None] * _gradients(aggregator, clients, model, targets)
         updates = _updates(clients, deltas, profiles.num_steps)
-        if index > burn_in:  # what is held back is in units of steps, which are longer before
+        if index > burn_in or not held_back:  # what is held back is in units of steps, which are longer before
             updates = uploads(updates, plan, seed)
         model = aggregator(model, updates, delivered, plan)
         sampler.observe(RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0))

@@ -63,11 +63,46 @@ def test_tables_equal_an_independent_computation_from_the_files(tmp_path, compar
 
 def test_a_loser_is_shown_losing(compared):
     rows = {row[0]: row for row in tables.final_table(compared).rows}
-    assert rows["scaffold"][3].startswith("+")
-    assert rows["scaffold"][5] == "3 / 0"
-    assert rows["fedavg"][3].startswith("−")
+    assert rows["scaffold"][-4].startswith("+")
+    assert rows["scaffold"][-2] == "3 / 0"
+    assert rows["fedavg"][-4].startswith("−")
     never = {row[0]: row for row in tables.target_table(compared, 0.4).rows}["fedavg"]
     assert never[1:] == ("0/3", "–", "–", "–", "–", "–", "–")
+
+
+def test_the_last_rounds_and_the_averaged_model_stand_beside_the_last_round(tmp_path):
+    folders = list(make_comparison(tmp_path, 2).glob("*/seed_*"))
+    for folder in folders:
+        header, *rows = (folder / "metrics.csv").read_text().splitlines()
+        lines = [f"{header},averaged_accuracy", *(f"{row},{0.5 + 0.01 * place}" for place, row in enumerate(rows))]
+        (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    table = tables.final_table(comparison.compare(loading.load_all([tmp_path])[0]))
+    assert table.header[1:5] == ("final test accuracy", "last 6 rounds", "averaged model", "best")
+    for record in table.records:
+        means = [
+            np.mean([float(row["test_accuracy"]) for row in rows_of(folder / "metrics.csv")[-6:]])
+            for folder in folders
+            if folder.parent.name == record["algorithm"]
+        ]
+        assert record["last_test_accuracy"] == pytest.approx(np.mean(means))
+        assert record["last_standard_deviation"] == pytest.approx(np.std(means, ddof=1))
+        assert record["averaged_accuracy"] == pytest.approx(0.79)
+
+
+def test_costs_are_divided_by_somebody_who_reached_the_target(tmp_path):
+    make_run(tmp_path, "fedacs", 0, level=0.3)
+    make_run(tmp_path, "fast", 0, level=0.9)
+    make_run(tmp_path, "slow", 0, level=0.6)
+    compared = comparison.compare(loading.load_all([tmp_path])[0], targets=[0.5])
+    assert compared.reference_for(0.2).name == "fedacs"
+    assert compared.reference_for(0.5).name == "fast"
+    assert compared.reference_for(0.99).name == "fedacs"  # nobody did
+    table = tables.target_table(compared, 0.5)
+    rows = {row[0]: row for row in table.rows}
+    assert table.header[3] == "× fast"
+    assert "fedacs never reached it" in table.note
+    assert rows["fast"][3] == "1.00×"
+    assert float(rows["slow"][3].removesuffix("×")) > 1
 
 
 def test_csv_markdown_and_latex_have_a_line_for_each_algorithm(compared):
@@ -126,3 +161,19 @@ def test_runs_are_ranked_by_the_metric_that_they_monitored(tmp_path, monitor, mo
     assert (compared.metric, compared.maximised) == (monitor, mode == "max")
     assert compared.entries[0].name == best
     assert monitor.replace("_", " ") in page.page(compared)
+
+
+def test_private_runs_show_epsilon_beside_the_metric(tmp_path):
+    root = make_comparison(tmp_path)
+    assert "ε" not in page.page(comparison.compare(loading.load_all([root])[0]), ())
+    for seed, epsilon in enumerate((1.5, 2.5, 2.0)):
+        path = root / "fedacs" / f"seed_{seed}" / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"epsilon": epsilon, "delta": 1e-2}))
+    compared = comparison.compare(loading.load_all([root])[0])
+    table = tables.final_table(compared)
+    assert table.header[-1] == "ε"
+    assert {row[0]: row[-1] for row in table.rows} == {"fedacs": "2.50", "fedavg": "–", "scaffold": "–"}
+    assert {record["algorithm"]: record["epsilon"] for record in table.records}["fedacs"] == 2.5
+    assert ",epsilon\n" in table.to_csv()
+    assert r"$\varepsilon$" in table.to_latex()
+    assert "<th>ε</th>" in page.page(compared, ())

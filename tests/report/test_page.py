@@ -11,6 +11,7 @@ import pytest
 
 from fl_lightning.cli import configs, report
 from fl_lightning.report import comparison, loading, page, scales
+from fl_lightning.report.figures import curve_figure
 from made_runs import make_comparison, make_run
 
 VOID = {"meta", "link", "br"}
@@ -61,6 +62,22 @@ def test_values_sent_along_are_those_of_the_runs(tmp_path):
     tables = [np.genfromtxt(path, delimiter=",", names=True) for path in sorted(tmp_path.glob("fedacs/*/metrics.csv"))]
     np.testing.assert_allclose(curve["m"], np.mean([table["test_accuracy"] for table in tables], axis=0), rtol=1e-3)
     np.testing.assert_allclose(curve["l"], np.min([table["test_accuracy"] for table in tables], axis=0), rtol=1e-3)
+
+
+def test_of_many_algorithms_the_best_and_the_reference_are_drawn_first(tmp_path):
+    few = comparison.compare(loading.load_all([make_comparison(tmp_path / "few", 8, 1)])[0])
+    assert page.hidden(few) == []
+    many = comparison.compare(loading.load_all([make_comparison(tmp_path / "many", 12, 1)])[0], "fedavg")
+    names = [entry.name for entry in many.entries]
+    assert names.index("fedavg") >= 5
+    shown = [name for place, name in enumerate(names) if place not in page.hidden(many)]
+    assert shown == [*names[:5], "fedavg"]
+    text = page.page(many)
+    assert len(re.findall(r'<button class="chip[^>]*aria-pressed="false"', text)) == 6
+    axes = curve_figure(many, "round", "test_accuracy").axes[0]
+    assert [line.get_label() for line in axes.lines if line.get_label() in names] == shown
+    assert [words.get_text() for words in axes.texts] == [f"target {target:g}" for target in many.targets]
+    assert axes.get_xlim() == (1, 30)
 
 
 def test_findings_say_who_wins_even_if_it_is_not_the_reference(tmp_path):
@@ -205,6 +222,10 @@ def elements(browser, selector):
     return browser.find_elements("css selector", selector)
 
 
+def press(browser, selector):
+    browser.execute_script("arguments[0].click()", elements(browser, selector)[0])
+
+
 def visible(browser, selector):
     return [one for one in elements(browser, selector) if one.value_of_css_property("display") != "none"]
 
@@ -231,6 +252,7 @@ def test_browser_dims_all_but_the_hovered_one(browser):
     from selenium.webdriver import ActionChains
 
     chip = elements(browser, ".legend .chip[data-e='2']")[0]
+    press(browser, "[data-show=all]")
     browser.execute_script("scrollTo({top: 0, behavior: 'instant'})")
     ActionChains(browser).move_to_element(chip).perform()
     opacities = {
@@ -253,6 +275,50 @@ def test_browser_hides_and_shows_on_click(browser):
     assert visible(browser, "tr.r3")
     chip.click()
     assert len(visible(browser, "#curve-round path.line")) == before
+
+
+@pytest.mark.slow
+def test_browser_draws_few_at_first_and_all_on_demand(browser):
+    press(browser, "[data-show=few]")
+    assert len(visible(browser, "#curve-round path.line")) == 5  # FedACS is among the best
+    places = sorted(label.location["y"] for label in visible(browser, "#curve-round .label"))
+    assert len(places) == 5
+    assert min(np.diff(places)) >= 13
+    press(browser, "[data-show=all]")
+    assert len(visible(browser, "#curve-round path.line")) == 12
+    assert len(visible(browser, "#final tr.r11 td")) == len(visible(browser, "#final tr.r0 td"))
+
+
+@pytest.mark.slow
+def test_browser_smooths_and_goes_back(browser):
+    def shape():
+        return elements(browser, "#curve-round path.line.e0")[0].get_attribute("d")
+
+    def roughness():
+        heights = np.array([float(word.split()[1]) for word in re.findall(r"[\d.]+ [\d.]+", shape())])
+        return np.abs(np.diff(heights, 2)).sum()
+
+    press(browser, "[data-smooth='20']")
+    smooth = roughness()
+    press(browser, "[data-smooth='0']")
+    assert smooth < 0.5 * roughness()
+
+
+@pytest.mark.slow
+def test_browser_sorts_tables_by_their_headings(browser):
+    def column(index):
+        return [row.find_elements("css selector", "td")[index].text for row in elements(browser, "#final tbody tr")]
+
+    button = next(one for one in elements(browser, "#final th button") if one.text == "best")
+    place = [head.text for head in elements(browser, "#final th")].index("best")
+    before = column(0)
+    browser.execute_script("arguments[0].click()", button)
+    values = [float(text.split()[0]) for text in column(place)]
+    assert values == sorted(values, reverse=True)
+    browser.execute_script("arguments[0].click()", button)
+    assert [float(text.split()[0]) for text in column(place)] == sorted(values)
+    browser.execute_script("arguments[0].click()", elements(browser, "#final th button")[0])
+    assert column(0) == sorted(before)
 
 
 @pytest.mark.slow

@@ -1,0 +1,96 @@
+"""Secure aggregation: the anonymous mean of updates that nobody sees."""
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from fl_lightning.aggregators.base import Aggregator
+from fl_lightning.secure.fixed_point import Bits, FixedPoint
+from fl_lightning.secure.masking import library
+from fl_lightning.secure.protocol import secure_sum
+from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
+
+_LEAST = 2  # the sum of one update is that update
+
+
+class SecureSum(Aggregator):
+    r"""Finds :math:`\sum_m n_m c_m \Delta_m` under masks that cancel (secure aggregation, Bonawitz et al. 2017).
+
+    The clients that were drawn agree on pairwise masks (X25519, HKDF) and share their keys among each other (Shamir).
+    Lost uploads are drop-outs, whose masks the others' shares take off. The server sees public keys, sealed shares,
+    masked vectors, and of each client either the shares of its own mask or those of its key. Where fewer than the
+    threshold arrive, the round fails and the model stays. Numbers are whole multiples of a step in a ring: the result
+    is the plain one to half a step per client, and an entry above the bound is an error. The server is assumed to
+    follow the protocol. What such a round decides by arrivals, a threshold of many clients decides against cohorts of
+    bad links: keep it low where links are bad.
+
+    Args:
+        bound: Largest absolute value in what a client sends, n c Delta.
+        threshold: How many of those drawn must arrive, as a number or as a share of them; at least 2.
+        weighting: The aggregator whose factor c the clients put on their updates; none by default.
+        bits: Of the ring.
+    """
+
+    memory = ("num_failed", "weighting")
+    hides_updates = True
+
+    def __init__(
+        self,
+        bound: float,
+        threshold: int | float = 0.3,
+        weighting: Aggregator | None = None,
+        bits: Bits = 64,
+    ) -> None:
+        FixedPoint(bound, 1, bits)
+        is_share = isinstance(threshold, float) and not threshold.is_integer()
+        if not threshold > 0 or (is_share and threshold > 1):
+            raise ValueError(f"threshold={threshold} must be a number of clients or a share of them in (0, 1)")
+        self.bound, self.threshold, self.bits = bound, threshold, bits
+        self.weighting = weighting or Aggregator()
+        if not self.weighting.only_sums:
+            raise ValueError(f"weighting={type(self.weighting).__name__} needs each update: a sum is all there is")
+        self.num_failed = 0  # rounds in which too few arrived
+
+    @property
+    @override
+    def only_sums(self) -> bool:
+        return True
+
+    def on_federation_start(self, loop: object) -> None:
+        """Notice a missing library before anybody trains."""
+        library()
+
+    @override
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        return self.weighting.coefficients(profiles, cohort)
+
+    @override
+    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        clients, num_draws = plan.cohort.clients, plan.cohort.num_draws
+        ring = FixedPoint(self.bound, max(1, len(clients)), self.bits)
+        factors = delivered * plan.coefficients
+        vectors = {
+            int(client): factors[client] * updates.deltas[row].double().cpu().numpy()
+            for row, client in enumerate(updates.clients)
+        }
+        threshold = self._threshold(len(clients), num_draws)
+        total, _ = secure_sum(vectors, clients.tolist(), ring, threshold, f"round {plan.index}")
+        noise = 0.0 if updates.noise is None else updates.noise / num_draws
+        if total is None:
+            self.num_failed += 1
+            return updates.deltas.new_zeros(updates.deltas.shape[1]) + noise
+        return torch.from_numpy(total / num_draws).to(updates.deltas) + noise
+
+    def _threshold(self, num_clients: int, num_draws: int) -> int:
+        if isinstance(self.threshold, float) and not self.threshold.is_integer():
+            return max(_LEAST, int(np.ceil(self.threshold * num_clients)))
+        if self.threshold > num_draws:
+            raise ValueError(
+                f"threshold={self.threshold} is above the {num_draws} draws of a round, so no round could succeed: "
+                "lower loop.aggregator.threshold, or draw more clients"
+            )
+        return max(_LEAST, int(self.threshold))
+
+    def configure_metrics(self, result: RoundResult) -> dict[str, float]:
+        """Return the column of a round: how many rounds had too few arrivals so far."""
+        return {"failed_sums": self.num_failed}

@@ -1,0 +1,221 @@
+"""Client-level differential privacy: clipped updates, Gaussian noise, and an account of what was told."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from fl_lightning.accounting import Accountant, accounting_library, noise_for, round_divergences, thinned
+from fl_lightning.checking import one_of
+from fl_lightning.hidden import check_unprotected
+from fl_lightning.seeding import Purpose, client_seed
+from fl_lightning.theory import privacy
+from fl_lightning.types import RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.uploads.base import Upload
+from fl_lightning.uploads.clipping import Clip
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
+
+Place = Literal["server", "clients"]
+_LOG = logging.getLogger("fl_lightning")
+_FORECAST_ROWS = 20_000  # clients times rounds that are looked at to find the noise
+
+
+class GaussianMechanism(Upload):
+    r"""Clips what each client adds to the sum and hides it behind Gaussian noise (DP-FedAvg, McMahan et al. 2018).
+
+    .. math:: X \leftarrow X - \frac{\eta}{K} \Big( \sum_m n_m c_m f_m \Delta_m + \nu \Big), \qquad
+        \nu \sim \mathcal{N}(0, z^2 S^2 I), \qquad S = \max_m S_m
+
+    with :math:`S_m` the longest vector that a client may add, :math:`C` or :math:`C c_m A_m`, see :class:`Clip`, and z
+    the noise multiplier. The accountant follows each client with its own probability, number of draws and
+    :math:`S_m / S`, and reports epsilon of the worst one in each round (column ``epsilon``). Two federations are
+    neighbours if one client adds nothing in one of them; weights, work, links and probabilities are public.
+    ``docs/private.md`` has the derivation. The noise of this simulator comes from the seed of the run: who publishes a
+    model trained on real data keeps the seed secret.
+
+    Args:
+        clip: Bounds the updates.
+        epsilon: Find the noise with which all rounds of the run together stay within this; the run ends early where the
+            forecast was wrong. Give this or ``noise_multiplier``.
+        noise_multiplier: z.
+        delta: Of the guarantee; M^-1.1 by default.
+        place: ``server``: noise on the sum, of which nobody sees the parts. ``clients``: each client adds noise to what
+            it sends, of standard deviation :math:`z S_m`, and needs to trust nobody.
+        count_noise: With an adaptive clip, standard deviation of the noise on the number of short updates; K / 20 by
+            default, but at least 3.
+    """
+
+    memory = ("clip", "multiplier", "account")
+
+    def __init__(
+        self,
+        clip: Clip,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        delta: float | None = None,
+        place: Place = "server",
+        count_noise: float | None = None,
+    ) -> None:
+        one_of("place", place, Place)
+        if (epsilon is None) == (noise_multiplier is None):
+            raise ValueError(f"give either epsilon or noise_multiplier, not {'neither' if epsilon is None else 'both'}")
+        for name, value in (("epsilon", epsilon), ("noise_multiplier", noise_multiplier), ("count_noise", count_noise)):
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name}={value} must be a positive number")
+        if delta is not None and not 0 < delta < 1:
+            raise ValueError(f"delta={delta} must be between 0 and 1: well below 1 over the number of clients")
+        if clip.quantile is not None and place == "clients":
+            raise ValueError("place='clients' needs a fixed clip: leave out its quantile, or use place='server'")
+        self.clip, self.epsilon, self.delta, self.place = clip, epsilon, delta, place
+        self.multiplier, self.count_noise = noise_multiplier, count_noise
+        self.hides_updates = place == "server"
+        self.account = Accountant(_default_delta(2) if delta is None else delta)
+        self._drawing: Any = None
+
+    @override
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        self.clip.setup(num_clients, weights)
+        self.account = Accountant(_default_delta(num_clients) if self.delta is None else self.delta)
+
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
+        """Refuse a run without a sound bound; find the noise where an epsilon is wanted."""
+        accounting_library()
+        name = type(self).__name__
+        check_unprotected(loop, name)
+        if loop.clock.take_first is not None:
+            raise ValueError(f"{name} has no bound where others decide who is in time: leave out loop.clock.take_first")
+        later = loop.uploads.steps[loop.uploads.steps.index(self) + 1 :]
+        for step in later:
+            if not step.hides_updates:
+                raise ValueError(f"{type(step).__name__} changes updates after {name} bounded them: put it before it")
+        self.begin(drawing_of(loop.sampling), self._forecast(loop))
+
+    def _forecast(self, loop: "FederatedLoop") -> tuple[list[RoundPlan], float]:
+        """Return undrawn plans of the rounds to come, or of some of them, and how many rounds each stands for."""
+        if self.multiplier is not None:
+            return [], 1.0
+        rounds = thinned(range(1, loop.rounds + 1), max(1, _FORECAST_ROWS // len(loop.client_weights)))
+        planner = loop.planner
+        return [planner.undrawn(planner.profiles(planner.conditions(i)), i) for i in rounds], loop.rounds / len(rounds)
+
+    def begin(self, drawing: Any, forecast: tuple[Sequence[RoundPlan], float] = ((), 1.0)) -> None:
+        """Set how the draws are made, and find the noise from plans of the rounds to come."""
+        self._drawing = drawing
+        plans, weight = forecast
+        if self.multiplier is None and self.epsilon is not None:
+            delta = self.account.delta_after(round(weight * len(plans)))
+            self.multiplier = noise_for(
+                self.epsilon, delta, lambda z: weight * sum(self._divergences(plan, z) for plan in plans)
+            )
+
+    def _divergences(self, plan: RoundPlan, multiplier: float) -> Vector:
+        """Return what a round tells about each client, (M, orders)."""
+        cohort = plan.cohort
+        if self.place == "clients":
+            drawn = 1 - self._drawing.distribution(cohort.probabilities, cohort.num_draws)[:, 0]
+            ratios = np.full(len(drawn), 1 / multiplier)
+            return privacy.shown_divergence(np.stack([1 - drawn, drawn], axis=1), ratios)
+        units = self.clip.units(plan)
+        ratios = units / (multiplier * _largest(units, cohort.probabilities))
+        fixed = 0.0 if self.clip.quantile is None else (0.5 / self._count_deviation(plan)) ** 2
+        return round_divergences(self._drawing, cohort, ratios, self.account.delta, fixed)
+
+    def _count_deviation(self, plan: RoundPlan) -> float:
+        return max(3.0, plan.cohort.num_draws / 20) if self.count_noise is None else self.count_noise
+
+    @override
+    def __call__(self, updates: Updates, plan: RoundPlan, seed: int) -> Updates:
+        if self.multiplier is None:
+            raise ValueError("the noise is not known yet: call begin(drawing, forecast) first")
+        bound, units = self.clip.norm, self.clip.units(plan)
+        clipped, inside = self.clip.clipped(updates, plan)
+        if self.clip.quantile is not None:
+            self._adapt(inside, plan, seed)
+        if self.place == "clients":
+            return self._noisy_rows(clipped, self.multiplier * bound * units, plan, seed)
+        deviation = self.multiplier * bound * _largest(units, plan.cohort.probabilities)
+        noise = deviation * gaussian(updates.deltas, seed, Purpose.PRIVACY_NOISE, plan.index)
+        return replace(clipped, noise=noise if updates.noise is None else updates.noise + noise)
+
+    def _adapt(self, inside: Any, plan: RoundPlan, seed: int) -> None:
+        """Move the bound by a noisy count of short updates, each of which counts as plus or minus one half."""
+        luck = np.random.default_rng(client_seed(seed, Purpose.PRIVACY_NOISE, plan.index, 1)).standard_normal()
+        total = float((inside - 0.5).sum()) + self._count_deviation(plan) * luck
+        self.clip.adapt(0.5 + total / plan.cohort.num_draws)
+
+    def _noisy_rows(self, updates: Updates, deviations: Vector, plan: RoundPlan, seed: int) -> Updates:
+        """Add noise to what each client sends, c Delta, given its deviation for each client."""
+        rows, factors = updates.deltas.clone(), np.abs(plan.coefficients)
+        for row, client in enumerate(updates.clients.tolist()):
+            if factors[client] > 0:
+                noise = gaussian(rows, seed, Purpose.PRIVACY_NOISE, plan.index, client)
+                rows[row] += deviations[client] / factors[client] * noise
+        return replace(updates, deltas=rows)
+
+    @override
+    def measured_factors(self) -> Vector | None:
+        return self.clip.measured_factors()
+
+    def configure_metrics(self, result: RoundResult) -> dict[str, float]:
+        """Account for the round; return its columns: epsilon so far, and those of the clip."""
+        self.account.add(self._divergences(result.plan, float(self.multiplier or 0)))
+        privacy_so_far = {"epsilon": self.account.epsilon, "delta": self.account.delta}
+        return privacy_so_far | {"noise_multiplier": float(self.multiplier or 0)} | self.clip.configure_metrics(result)
+
+    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+        """End the run before a round that would tell too much: one that the forecast did not know."""
+        if self.epsilon is None or self.multiplier is None or loop.finished:
+            return
+        index = result.plan.index + 1
+        following = loop.planner.undrawn(loop.planner.profiles(loop.planner.conditions(index)), index)
+        spent = self.account.spent + self._divergences(following, self.multiplier)
+        if privacy.epsilons(spent, self.account.delta_after(index)).max() > self.epsilon * (1 + 1e-9):
+            _LOG.warning("round %d would exceed epsilon=%g: the run ends here", index, self.epsilon)
+            loop.should_stop = True
+
+
+def drawing_of(sampling: Any) -> Any:
+    """Return how a sampling makes its draws, if it knows the probabilities of the counts.
+
+    Raises:
+        ValueError: If it does not: then nothing is known about a client's share in a round.
+    """
+    from fl_lightning.samplers import Sampler
+    from fl_lightning.selection import Selection  # which imports the uploads by way of the planner
+
+    drawing: Any = sampling
+    if isinstance(sampling, Selection) and type(sampling).configure_cohort is Selection.configure_cohort:
+        sampler = sampling.sampler
+        own = sampler.drawing if type(sampler).draw is Sampler.draw else sampler
+        drawing = own if sampling.drawing is None else sampling.drawing
+    if not hasattr(drawing, "distribution"):
+        raise ValueError(
+            f"{type(drawing).__name__} does not tell how often a client is drawn, so there is no epsilon: use "
+            "loop.sampling.drawing fl_lightning.samplers.Independent, WithReplacement or Systematic"
+        )
+    return drawing
+
+
+def _default_delta(num_clients: int) -> float:
+    """Return M^-1.1, as is usual for clients, which is below 1 / M.
+
+    >>> round(_default_delta(1000), 6)
+    0.000501
+    """
+    return float(max(num_clients, 2) ** -1.1)
+
+
+def _largest(units: Vector, probabilities: Vector) -> float:
+    return float(units[probabilities > 0].max())
+
+
+def gaussian(like: torch.Tensor, seed: int, purpose: Purpose, round_index: int, client: int = 0) -> torch.Tensor:
+    """Return standard normal numbers as long as the rows of a matrix, the same on every device, (d,)."""
+    stream = torch.Generator().manual_seed(client_seed(seed, purpose, round_index, client))
+    return torch.randn(like.shape[1], generator=stream).to(like)
