@@ -4,10 +4,13 @@ from fl_lightning.callbacks.channels import (
     ChannelFailures,
     GilbertElliott,
     GroupFailures,
+    Observed,
     RayleighOutage,
     TraceChannel,
 )
 from fl_lightning.callbacks.checkpoint import RoundCheckpoint
+from fl_lightning.callbacks.deliveries import DeliveryRecorder
+from fl_lightning.callbacks.observed import ObservedConditions
 from fl_lightning.callbacks.progress import RoundProgress
 from fl_lightning.callbacks.recorder import RunRecorder
 from fl_lightning.callbacks.sampling import SamplerSelection
@@ -20,10 +23,13 @@ from fl_lightning.callbacks.wandb import WandbMetrics
 __all__ = [
     "ChannelFailures",
     "ComputationTime",
+    "DeliveryRecorder",
     "GilbertElliott",
     "Group",
     "GroupFailures",
     "HeterogeneitySchedule",
+    "Observed",
+    "ObservedConditions",
     "Ramp",
     "RayleighOutage",
     "RoundCheckpoint",

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule
 from fl_lightning import watching
 from fl_lightning.aggregators import Aggregator, AnonymousMean
 from fl_lightning.aggregators.buffers import mixed_buffers
+from fl_lightning.arrivals import without_absent
 from fl_lightning.averaging import Averaging, ExponentialAverage
 from fl_lightning.budget import Budget, Spent
 from fl_lightning.calibration import Calibration
@@ -191,7 +192,10 @@ class FederatedLoop:
         self.call("on_round_start", plan=plan)
         delivered = self.channel.configure_delivery(self.clock.linked(plan), self.seed)
         delivered = self.clock.in_time(plan, delivered)
-        updates, seconds = self._train(plan, probe, self.aggregator.trains(plan, delivered))
+        asked = self.aggregator.trains(plan, delivered)
+        updates, seconds = self._train(plan, probe, asked)
+        # What other machines did is known only now: who answered, and with how many steps.
+        delivered, plan = without_absent(delivered, asked, updates), self.planner.reported(plan, updates)
         updates, delivered, faults = self.faults(index, updates, delivered, self.state)
         updates = self.uploads(updates, plan, self.seed)
         self._show_clients(updates)

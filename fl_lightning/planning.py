@@ -14,7 +14,7 @@ from fl_lightning.protocols import Probe, Sampling, Schedule
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.seeding import Purpose, forecast_round, generator
 from fl_lightning.solvers import Solver
-from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profiles, RoundPlan, Vector
+from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profiles, RoundPlan, Updates, Vector
 from fl_lightning.uploads import Uploads
 
 _FORECAST_ROUNDS, _FORECAST_VALUES = 256, 10_000_000
@@ -115,6 +115,21 @@ class Planner:
             presence=conditions.presence,
             seconds=conditions.seconds,
         )
+
+    def reported(self, plan: RoundPlan, updates: Updates) -> RoundPlan:
+        """Return the plan of a round with the work that clients report where it is not what they were asked for.
+
+        Their T, A and c are those of what they did; p and the learning rate stay, which were decided before.
+        """
+        planned = plan.profiles.num_steps
+        if np.array_equal(updates.num_steps, planned[updates.clients]):
+            return plan
+        num_steps = planned.copy()
+        num_steps[updates.clients] = updates.num_steps
+        kept = {each.name: getattr(plan.profiles, each.name) for each in fields(Conditions)} | {"num_steps": num_steps}
+        profiles = self.profiles(Conditions(**kept), plan.learning_rate)
+        coefficients = self.aggregator.coefficients(profiles, plan.cohort)
+        return replace(plan, expected=replace(plan.expected, profiles=profiles, coefficients=coefficients))
 
     def undrawn(self, profiles: Profiles, index: int = 0, learning_rate: float | None = None) -> RoundPlan:
         """Return the plan of a round before calibration and draw."""

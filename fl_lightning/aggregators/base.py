@@ -18,6 +18,7 @@ class Aggregator(Remembers):
     run needs.
     """
 
+    needs_lost_updates = False  # whether it uses the training of clients whose upload is lost
     hides_updates: bool = False  # whether the server learns no more than the sum of the updates
 
     @property

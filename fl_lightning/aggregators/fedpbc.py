@@ -31,6 +31,7 @@ class PostponedBroadcast(Aggregator):
     """
 
     memory = ("models", "synchronised")
+    needs_lost_updates = True
 
     def __init__(self, storage: RowStorage | None = None) -> None:
         self.storage = storage

@@ -36,6 +36,7 @@ class ControlVariates(Aggregator):
     def __init__(self, commit: Commit = "ack", storage: RowStorage | None = None) -> None:
         one_of("commit", commit, Commit)
         self.commit, self.storage = commit, storage
+        self.needs_lost_updates = commit == "always"
 
     @property
     @override

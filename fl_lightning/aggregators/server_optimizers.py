@@ -25,6 +25,7 @@ class ServerOptimizer(Aggregator):
         if not 0 < lr < float("inf"):
             raise ValueError(f"lr={lr} must be a positive number")
         self.aggregator, self.lr = aggregator, lr
+        self.needs_lost_updates = aggregator.needs_lost_updates
 
     @property
     @override

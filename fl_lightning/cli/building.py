@@ -175,6 +175,16 @@ def instantiate_data(settings: Namespace) -> DataSource:
     return make_parser().instantiate(Namespace(data=settings.data)).data
 
 
+def instantiate_data_of(merged: dict[str, Any], trusted: Sequence[str] = ()) -> DataSource:
+    """Make the data source of a configuration of which nothing else is used."""
+    if "data" not in merged:
+        raise ConfigError("there is no key data: say which data, as in configs/data/digits.yaml")
+    parser = ArgumentParser(prog="fl-lightning", exit_on_error=False, add_help=False)
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--data", type=DataSource, required=True, help="The data set and how clients share it.")
+    return parser.instantiate(parse_config(parser, {"data": merged["data"]}, [], trusted)).data
+
+
 def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) -> Run:
     """Make the objects. The module's initial weights depend on the seed alone.
 

@@ -1,5 +1,6 @@
 """How a cohort is trained fast: one class per way of training, behind :class:`fl_lightning.protocols.Trains`."""
 
 from fl_lightning.engine.engine import Engine
+from fl_lightning.engine.replay import Replayed
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Replayed"]

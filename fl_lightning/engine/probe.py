@@ -33,6 +33,13 @@ class EngineProbe:
         self.num_steps += int(self._work.num_steps[clients].sum())
         self.asked = np.union1d(self.asked, clients)
         self._trained = self._engine.train(self._state, clients, self._work)
+        absent = np.setdiff1d(clients, self._trained.clients)
+        if len(absent):
+            raise ValueError(
+                f"round {self._work.round_index}: the sampler asks clients for their updates before it draws, but "
+                f"client {absent[0]} did not answer ({len(absent)} such clients): use one that asks nothing, or "
+                "norms='stale'"
+            )
         return self._trained
 
     def trained(self, clients: IntVector, learning_rate: float) -> Updates | None:

@@ -19,6 +19,7 @@ class Sampler(Remembers):
     # Where p is that of a realised selection ("none") or cannot follow this round's conditions ("average"), a learning
     # rate calibrated in each round would depend on who was just selected, and the objective with it.
     calibration_scope: Scope = "round"
+    needs_all_updates = False  # whether it asks for the updates of clients that it may not draw
     run_length: int | None = None  # R, once a run has begun
     asks_vectors = False  # whether what a client is asked is as long as the model; otherwise it is one number
 

@@ -101,6 +101,7 @@ class Consistent(Sampler):
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler, self.calibration_scope = sampler, sampler.calibration_scope
+        self.needs_all_updates = sampler.needs_all_updates
 
     @property
     @override

@@ -105,6 +105,7 @@ class NormProportional(Sampler):
             raise ValueError(f"max_iterations={max_iterations} must not be negative")
         self.norms, self.budget, self.reweight, self.max_iterations = norms, budget, reweight, max_iterations
         self.drawing = WithReplacement() if budget == "replacement" else Independent()
+        self.needs_all_updates = norms == "exact"
         self._heard = LastNorms()
         self._asked: Vector = np.empty(0)  # norms of the mean gradients of this round
 

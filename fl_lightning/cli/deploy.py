@@ -1,0 +1,104 @@
+"""``fl-lightning deploy``: make a Flower app of a configuration, for real machines in place of simulated clients."""
+
+import re
+from pathlib import Path
+
+from fl_lightning.cli import configs
+from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.configs import ConfigError
+
+_FILES = ("pyproject.toml", "config.yaml")
+_MARK = "# Written by fl-lightning deploy."
+_APP = """{mark} The nodes' own data and settings are not in here.
+[project]
+name = "{project}"
+version = "1.0.0"
+description = "{name}, a configuration of fl-lightning"
+license = {{ text = "Apache-2.0" }}
+dependencies = []  # fl-lightning[flower] is installed on the server and on the nodes beforehand
+
+[tool.flwr.app]
+publisher = "fl-lightning"
+
+[tool.flwr.app.components]
+serverapp = "fl_lightning.flower.server_app:app"
+clientapp = "fl_lightning.flower.client_app:app"
+
+# Each can be changed for one run: flwr run APP NAME --run-config "timeout=30.0"
+[tool.flwr.app.config]
+name = "{name}"
+num-clients = {num_clients}
+timeout = {timeout}  # seconds; what a client sends later is lost
+start-timeout = {start_timeout}  # seconds to wait for all clients before the first round
+max-steps = {max_steps}  # clients decide about their local steps themselves, up to this; 0: they do what they are asked
+trust = "{trust}"
+"""
+
+
+def make_parser() -> OneLineParser:
+    """Return the parser."""
+    parser = OneLineParser(prog="fl-lightning deploy", description=__doc__, allow_abbrev=False)
+    parser.add_argument(
+        "--config",
+        action="append",
+        metavar="FILE",
+        help=f"as in fl-lightning train; several are merged (default: {configs.DEMO}); add observed.yaml where links "
+        "and work are real",
+    )
+    parser.add_argument("--out", required=True, help="folder of the app")
+    parser.add_argument("--clients", type=int, help="how many there are (default: as many as the config's data has)")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds of a round (default: 60)")
+    parser.add_argument("--start_timeout", type=float, default=600.0, help="seconds to wait for all clients first")
+    parser.add_argument(
+        "--max_steps", type=int, default=0, help="let clients decide about their local steps themselves, up to this"
+    )
+    parser.add_trust()
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Write the app and say what to do with it."""
+    options, overrides = make_parser().parse_known_args(arguments)
+    names = options.config or [configs.DEMO]
+    out = Path(options.out)
+    _refuse_foreign(out)
+    merged = configs.compose(names)
+    from fl_lightning.checkpointing.storage import write_durably  # heavy: torch, lightning
+    from fl_lightning.cli import building
+
+    settings = building.parse(merged, overrides, options.trust)
+    num_clients = options.clients
+    if num_clients is None:
+        num_clients = len(building.instantiate_data(settings).load(settings.seed).sizes)
+    if num_clients < 1 or options.timeout <= 0 or options.start_timeout <= 0 or options.max_steps < 0:
+        raise ConfigError("--clients, --timeout and --start_timeout must be above 0, and --max_steps not below")
+    name = configs.run_name(names)
+    app = _APP.format(
+        mark=_MARK,
+        project=re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "app",
+        name=re.sub(r'["\\\n]', "_", name),
+        num_clients=num_clients,
+        timeout=float(options.timeout),
+        start_timeout=float(options.start_timeout),
+        max_steps=options.max_steps,
+        trust=",".join(options.trust),
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    for file, text in zip(_FILES, (app, building.dump(settings)), strict=True):
+        write_durably(out / file, text.encode())
+    print(f"{out}: an app for {num_clients} clients. Then, with a SuperLink in $FLWR_HOME/config.toml as NAME:")
+    print("  fl-lightning node --superlink HOST:PORT --client 0 --data mine.yaml    on each client's machine")
+    print(f"  flwr run {out} NAME --stream")
+    return 0
+
+
+def _refuse_foreign(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file: give a folder")
+    there = sorted(path.name for path in out.iterdir()) if out.exists() else []
+    file = out / _FILES[0]
+    ours = file.is_file() and file.read_text(encoding="utf-8", errors="replace").startswith(_MARK)
+    if there and not ours:
+        raise ConfigError(
+            f"--out {out} has {', '.join(there[:3])}, but not from fl-lightning deploy: give a new folder"
+        )

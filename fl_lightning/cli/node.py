@@ -1,0 +1,74 @@
+"""``fl-lightning node``: be one client of a deployed federation, with data that stays here."""
+
+import argparse
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from fl_lightning.cli import configs
+from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.configs import ConfigError
+from fl_lightning.flower.node import read_node
+from fl_lightning.flower.supernode import serve
+
+_KNOWN = ("1.41.", "1.42.")
+
+
+def make_parser() -> OneLineParser:
+    """Return the parser."""
+    parser = OneLineParser(prog="fl-lightning node", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--superlink", required=True, metavar="HOST:PORT", help="the server")
+    parser.add_argument(
+        "--data",
+        required=True,
+        metavar="FILE",
+        help="config of this node, or a shipped one by name; of its keys only data, seed and node are used",
+    )
+    parser.add_argument("--client", type=int, help="this client's number, counted from 0 (default: node.client)")
+    parser.add_argument(
+        "--port", type=int, default=0, help="of this node, for its own processes alone (default: a free one)"
+    )
+    parser.add_argument(
+        "--root_certificates", metavar="FILE", help="of the authority that the server's certificate is of"
+    )
+    parser.add_argument("--insecure", action="store_true", help="talk without TLS, for tests on one machine")
+    parser.add_argument("--private_key", metavar="FILE", help="ECDSA key by which the server knows this node")
+    parser.add_argument(
+        "--stock",
+        action="store_true",
+        help="run Flower's own executor: it starts a new process for each message, and runs whatever code the server's "
+        "app brings along",
+    )
+    parser.add_trust()
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Check everything that can be checked here, then serve until a signal comes."""
+    options = make_parser().parse_args(arguments)
+    _check(options)
+    try:
+        found = version("flwr")
+    except PackageNotFoundError:
+        raise ImportError("flwr is not installed: pip install 'fl-lightning[flower]' (Python 3.11 or newer)") from None
+    if not options.stock and not found.startswith(_KNOWN):
+        raise ImportError(
+            f"flwr {found} is installed, but nodes were tried with {', '.join(f'{each}x' for each in _KNOWN)}: install "
+            "one of these, or use --stock, which lets the server's app run its own code here"
+        )
+    files = configs.resolve(options.data)
+    config = str(files[0].resolve()) if len(files) == 1 else options.data
+    if '"' in config:
+        raise ConfigError(f"--data {config} must not have quotes in its name")
+    given = {} if options.client is None else {"client": options.client}
+    node = read_node({"config": config, "trust": ",".join(options.trust)} | given)
+    return serve(options, config, node.client)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.insecure and (options.root_certificates or options.private_key):
+        raise ConfigError("--insecure is without TLS: leave it out, or --root_certificates and --private_key")
+    for path in filter(None, (options.root_certificates, options.private_key)):
+        if not Path(path).is_file():
+            raise ConfigError(f"{path} is not a file")
+    if not 0 <= options.port < 65536:
+        raise ConfigError(f"--port {options.port} must be in 0..65535")

@@ -1,0 +1,164 @@
+"""The ClientApp: one client trains with the local engine, on its own data, what the server asks for."""
+
+import contextlib
+import io
+import logging
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+from lightning.fabric import Fabric
+
+from fl_lightning.cli.configs import ConfigError
+from fl_lightning.engine import Engine
+from fl_lightning.flower import records
+from fl_lightning.flower.federation import OwnData
+from fl_lightning.flower.node import Node, read_node
+from fl_lightning.flower.task import parser, read_task
+from fl_lightning.protocols import LocalWork
+from fl_lightning.seeding import Purpose, client_seed
+from fl_lightning.solver_names import as_solver
+from fl_lightning.types import ModelState
+
+_LOG = logging.getLogger("fl_lightning")
+_FAILED = 0  # Flower's code of an unknown error
+_KEPT = 32  # tasks and data sets that a process keeps, where one serves several messages
+
+app = ClientApp()
+
+
+class LocalTraining:
+    """One client, ready to train.
+
+    Args:
+        node: Its own settings.
+        data: Its own data.
+        text: The server's task.
+    """
+
+    def __init__(self, node: Node, data: OwnData, text: str) -> None:
+        work = read_task(text, node.trust)
+        settings = work.settings
+        torch.manual_seed(client_seed(settings.seed, Purpose.INITIAL_WEIGHTS, 0, 0))
+        with contextlib.redirect_stderr(io.StringIO()):
+            made = parser().instantiate(settings)
+        precision: Any = work.precision
+        fabric = Fabric(accelerator=node.accelerator, devices=1, precision=precision)
+        solver = as_solver(made.loop.solver)
+        self.node, self.engine = node, Engine(**work.engine, threads=node.threads)
+        self.state = self.engine.setup(
+            fabric, made.model, data, solver, made.loop.batch_size, settings.seed, work.num_draws
+        )
+        solver.setup(made.model, made.loop.lr)
+
+    def train(self, message: Message) -> Message:
+        """Train and return the update."""
+        client, asked = self.node.client, records.value(message, "num_steps", int)
+        num_steps = self.node.steps or asked
+        if not 1 <= num_steps <= self.node.max_steps:
+            raise ConfigError(
+                f"the server asks for {num_steps} local steps, but this node makes 1..{self.node.max_steps}"
+            )
+        lr = records.value(message, "lr", float)
+        if not 0 < lr < float("inf"):
+            raise ConfigError(f"the server sets a learning rate of {lr}")
+        shift = records.tensor(message, "shift", self.state.weights) if records.has_tensor(message, "shift") else None
+        work = LocalWork(
+            round_index=_round(message),
+            num_steps=np.full(client + 1, num_steps, dtype=np.int64),
+            learning_rate=lr,
+            start=lambda client, weights: weights,
+            gradient_shift=lambda client: shift,
+        )
+        updates = self.engine.train(self._received(message), np.array([client]), work)
+        return self._reply(
+            message, num_steps, float(updates.losses[0]), {"delta": updates.deltas[0], "buffers": updates.buffers[0]}
+        )
+
+    def loss(self, message: Message) -> Message:
+        """Return the loss of the global model on the first batch of a round."""
+        clients = np.array([self.node.client])
+        return self._reply(message, 0, float(self.engine.losses(self._received(message), clients, _round(message))[0]))
+
+    def gradient(self, message: Message) -> Message:
+        """Return the gradient of the first batch of a round at the global model."""
+        gradients = self.engine.gradients(self._received(message), np.array([self.node.client]), _round(message))
+        return self._reply(message, 0, 0.0, {"gradient": gradients[0]})
+
+    def _received(self, message: Message) -> ModelState:
+        return ModelState(
+            records.tensor(message, "weights", self.state.weights),
+            records.tensor(message, "buffers", self.state.buffers),
+        )
+
+    def _reply(
+        self, message: Message, num_steps: int, loss: float, tensors: dict[str, torch.Tensor] | None = None
+    ) -> Message:
+        values = {"client": self.node.client, "num_steps": num_steps, "loss": loss}
+        return Message(records.packed(values, tensors), reply_to=message)
+
+
+def _round(message: Message) -> int:
+    index: int = records.value(message, "round", int)
+    if index < 0:
+        raise ConfigError(f"the server asks for round {index}")
+    return index
+
+
+@lru_cache(maxsize=_KEPT)
+def data_of(node: Node) -> OwnData:
+    """Return the data of a node, loaded once in a process."""
+    return node.data()
+
+
+@lru_cache(maxsize=_KEPT)
+def training_of(node: Node, text: str) -> LocalTraining:
+    """Return a client that is ready for a task, made once in a process."""
+    return LocalTraining(node, data_of(node), text)
+
+
+def _answered(message: Message, context: Context) -> Message:
+    """Answer a message, or tell the server in one line why not; what it may not know stays in the node's log."""
+    try:
+        node = read_node(context.node_config)
+        if message.metadata.message_type == records.WHO:
+            return Message(records.packed({"client": node.client, "size": data_of(node).size}), reply_to=message)
+        if records.value(message, "client", int) != node.client:
+            raise ConfigError(f"this is client {node.client}, not the one that was asked for")
+        training = training_of(node, records.value(message, "task", str))
+        ways = {records.TRAIN: training.train, records.LOSS: training.loss, records.GRADIENT: training.gradient}
+        return ways[message.metadata.message_type](message)
+    except (ConfigError, records.BadMessageError) as error:
+        reason = " ".join(str(error).split())
+        _LOG.error(reason)
+    except Exception as error:  # whatever a module or data does: the round goes on without this client
+        _LOG.exception("the client failed")
+        reason = f"failed with {type(error).__name__}, see the node's log"
+    return Message(Error(_FAILED, reason), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train."""
+    return _answered(message, context)
+
+
+@app.query("who")
+def who(message: Message, context: Context) -> Message:
+    """Tell the client's number and how many examples it has."""
+    return _answered(message, context)
+
+
+@app.query("loss")
+def loss(message: Message, context: Context) -> Message:
+    """Tell the loss of the global model."""
+    return _answered(message, context)
+
+
+@app.query("gradient")
+def gradient(message: Message, context: Context) -> Message:
+    """Send a gradient at the global model."""
+    return _answered(message, context)

@@ -1,0 +1,84 @@
+"""What a node decides itself: its data, whom it trusts, and how much it works. Imports nothing heavy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fl_lightning.checking import one_of
+from fl_lightning.cli import configs
+from fl_lightning.cli.configs import ConfigError
+
+if TYPE_CHECKING:
+    from fl_lightning.flower.federation import OwnData
+
+Accelerator = Literal["auto", "cpu", "cuda", "mps"]
+_KEYS = ("steps", "max_steps", "threads", "accelerator", "trust")
+_MAX_STEPS = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node's own settings.
+
+    They come from the command that starts the node and from a file there; a server can change none of them.
+    """
+
+    config: str  # the file, or a shipped one by name
+    client: int  # this node's number in the federation
+    steps: int | None = None  # T that it does whatever it is asked for, if the server allows; None: what it is asked
+    max_steps: int = _MAX_STEPS  # no task of more is accepted
+    threads: int | None = None
+    accelerator: Accelerator = "auto"
+    trust: tuple[str, ...] = ()  # packages whose classes a server may name
+
+    def __post_init__(self) -> None:
+        if self.client < 0:
+            raise ConfigError(f"client={self.client} must be the number of a client, counted from 0")
+        for name, value in (("steps", self.steps), ("max_steps", self.max_steps), ("threads", self.threads)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise ConfigError(f"{name}={value!r} of the node must be a whole number of at least 1")
+        one_of("accelerator", self.accelerator, Accelerator)
+
+    def data(self) -> "OwnData":
+        """Load this client's data."""
+        from fl_lightning.cli import building  # heavy: torch, lightning
+        from fl_lightning.flower.federation import OwnData
+
+        merged = _merged(self.config)
+        data = building.instantiate_data_of(merged, self.trust)
+        return OwnData(data.load(int(merged.get("seed", 0))), self.client)
+
+
+def _merged(config: str) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for path in configs.resolve(config):
+        merged = configs.merge(merged, configs.read(path))
+    return merged
+
+
+def read_node(node_config: Mapping[str, Any]) -> Node:
+    """Return the settings of a node from what its SuperNode was started with.
+
+    Args:
+        node_config: ``config`` names the file; ``client`` is the number, unless the file gives it; ``trust`` are
+            packages, separated by commas.
+
+    Raises:
+        ConfigError: If something is missing or unknown.
+    """
+    config = node_config.get("config")
+    if not isinstance(config, str) or not config:
+        raise ConfigError("the node has no config: start it by fl-lightning node --data FILE, which gives it one")
+    own = _merged(config).get("node", {})
+    if not isinstance(own, dict) or not own.keys() <= {*_KEYS, "client"}:
+        raise ConfigError(f"node={own!r} in {config} must be a table of: client, {', '.join(_KEYS)}")
+    client = node_config.get("client", own.get("client"))
+    if type(client) is not int:
+        raise ConfigError(f"client={client!r} must be the number of this client: give --client, or node.client")
+    trust = own.get("trust", [])
+    if not isinstance(trust, list) or not all(isinstance(each, str) for each in trust):
+        raise ConfigError(f"node.trust={trust!r} in {config} must be a list of packages")
+    given = [package for package in str(node_config.get("trust", "")).split(",") if package]
+    settings = {key: own[key] for key in _KEYS if key in own and key != "trust"}
+    return Node(config=str(Path(config)), client=client, trust=(*trust, *given), **settings)

@@ -1,0 +1,119 @@
+"""Messages between server and nodes: what is in them, and what is believed of a reply."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+TRAIN, WHO, LOSS, GRADIENT = "train", "query.who", "query.loss", "query.gradient"
+_VALUES, _ARRAYS = "values", "arrays"
+_HEADER_BYTES = 4096  # more than numpy ever writes before the numbers
+
+
+class BadMessageError(ValueError):
+    """A message that is not what it should be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a client sends back, checked for its form."""
+
+    client: int
+    num_steps: int
+    loss: float
+    tensors: tuple[torch.Tensor, ...]
+
+
+def packed(values: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None = None) -> RecordDict:
+    """Return the content of a message.
+
+    Tensors go as bytes, because numpy does not know all types that torch has.
+    """
+    content: dict[str, Any] = {_VALUES: ConfigRecord(dict(values))}
+    if tensors is not None:
+        content[_ARRAYS] = ArrayRecord({name: Array(_bytes(tensor)) for name, tensor in tensors.items()})
+    return RecordDict(content)
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    if not tensor.numel():
+        return np.empty(0, dtype=np.uint8)  # of which torch makes no other type
+    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy()
+
+
+def value(message: Message, name: str, kind: type) -> Any:
+    """Return one of the values of a message.
+
+    Raises:
+        BadMessageError: If it is missing or of another type.
+    """
+    found = _part(message, _VALUES, ConfigRecord).get(name)
+    if type(found) is not kind:
+        raise BadMessageError(f"{name} is a {type(found).__name__} instead of a {kind.__name__}")
+    return found
+
+
+def has_tensor(message: Message, name: str) -> bool:
+    """Return whether a message has a tensor of this name."""
+    return name in _part(message, _ARRAYS, ArrayRecord)
+
+
+def tensor(message: Message, name: str, like: torch.Tensor) -> torch.Tensor:
+    """Return one of the tensors of a message, with the shape, type and device of another one.
+
+    The length is compared before anything is read, so a huge array costs no second copy.
+
+    Raises:
+        BadMessageError: If it is missing or of another size.
+    """
+    found = _part(message, _ARRAYS, ArrayRecord).get(name)
+    wanted = like.numel() * like.element_size()
+    if not isinstance(found, Array):
+        raise BadMessageError(f"{name} is missing")
+    if found.dtype != "uint8" or tuple(found.shape) != (wanted,) or len(found.data) > wanted + _HEADER_BYTES:
+        raise BadMessageError(f"{name} has {len(found.data)} bytes of shape {tuple(found.shape)} instead of {wanted}")
+    try:
+        numbers = found.numpy()
+    except (ValueError, TypeError, EOFError) as error:
+        raise BadMessageError(f"{name} cannot be read: {error}") from None
+    if numbers.dtype != np.uint8 or numbers.shape != (wanted,):
+        raise BadMessageError(f"{name} has shape {numbers.shape} instead of {(wanted,)}")
+    if not wanted:
+        return torch.empty_like(like)
+    return torch.from_numpy(numbers.copy()).view(like.dtype).reshape(like.shape).to(like.device)
+
+
+def _part(message: Message, name: str, kind: type) -> Any:
+    part = message.content.get(name) if message.has_content() else None
+    if not isinstance(part, kind):
+        raise BadMessageError(f"a message without {name}")
+    return part
+
+
+def read_reply(message: Message, client: int, likes: Mapping[str, torch.Tensor]) -> Reply:
+    """Return the reply of a client.
+
+    Args:
+        message: From a node.
+        client: Who should have sent it.
+        likes: For each tensor that is wanted, one of its shape and type.
+
+    Raises:
+        BadMessageError: If the reply is an error, of another client, or of another form.
+    """
+    if message.has_error():
+        raise BadMessageError(f"answers with an error: {' '.join(str(message.error.reason).split())[:300]}")
+    sender = value(message, "client", int)
+    if sender != client:
+        raise BadMessageError(f"answers as client {sender}")
+    loss = value(message, "loss", float)
+    return Reply(
+        client=client,
+        num_steps=value(message, "num_steps", int),
+        loss=loss if math.isfinite(loss) else math.nan,
+        tensors=tuple(tensor(message, name, like) for name, like in likes.items()),
+    )

@@ -1,0 +1,118 @@
+"""The ServerApp: the federated loop as it is, with nodes that train."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fl_lightning.callbacks import DeliveryRecorder, RoundCheckpoint
+from fl_lightning.cli import building, configs
+from fl_lightning.cli.configs import ConfigError
+from fl_lightning.flower.engine import FlowerEngine, Limits
+from fl_lightning.flower.federation import NodesData
+from fl_lightning.flower.roster import Roster
+from fl_lightning.flower.task import Task
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
+
+CONFIG = "config.yaml"  # in the app
+
+app = ServerApp()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What ``[tool.flwr.app.config]`` of an app says."""
+
+    name: str  # of the run
+    num_clients: int
+    limits: Limits
+    start_timeout: float = 600.0
+    trust: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.num_clients < 1:
+            raise ConfigError(f"num-clients={self.num_clients} must be at least 1")
+        if not 0 < self.start_timeout < float("inf"):
+            raise ConfigError(f"start-timeout={self.start_timeout} must be a positive number of seconds")
+
+
+def read_options(run_config: Mapping[str, Any]) -> Options:
+    """Return the options of an app.
+
+    >>> read_options({"name": "digits", "num-clients": 4, "timeout": 30, "max-steps": 0}).limits
+    Limits(timeout=30.0, max_steps=None)
+    """
+    try:
+        max_steps = int(run_config.get("max-steps", 0))
+        return Options(
+            name=str(run_config["name"]),
+            num_clients=int(run_config["num-clients"]),
+            limits=Limits(timeout=float(run_config.get("timeout", 60.0)), max_steps=max_steps or None),
+            start_timeout=float(run_config.get("start-timeout", 600.0)),
+            trust=tuple(filter(None, str(run_config.get("trust", "")).split(","))),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"the app's config is not one of fl-lightning deploy: {error}") from None
+
+
+def prepare(grid: Grid, merged: dict[str, Any], options: Options) -> building.Run:
+    """Return a run whose clients are nodes.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        merged: The configuration.
+        options: Of the app.
+    """
+    settings = building.parse(merged, [], options.trust)
+    # Flower ends an app without any warning: what is not saved after a round is lost.
+    settings.checkpoint.every_n_rounds, settings.checkpoint.min_seconds = 1, 0.0
+    run = building.build(settings, options.name)
+    check_deployable(run.loop)
+    roster = Roster(grid, options.num_clients)
+    task = Task(yaml.safe_load(run.config))
+    run.loop.engine = FlowerEngine(grid, roster, task, options.limits, run.loop.engine)
+    run.data = NodesData(run.data, roster, options.start_timeout)
+    place = next(i for i, each in enumerate(run.loop.callbacks) if isinstance(each, RoundCheckpoint))
+    run.loop.callbacks.insert(place, DeliveryRecorder(str(run.run_dir)))
+    return run
+
+
+def check_deployable(loop: "FederatedLoop") -> None:
+    """Refuse what a deployment would not do as the configuration says.
+
+    Raises:
+        ConfigError: With what to do about it.
+    """
+    if loop.local_parts:
+        raise ConfigError(
+            "loop.local_parameters stay at simulated clients, but nodes would send them: leave them out to deploy"
+        )
+    if loop.uploads.steps:
+        raise ConfigError(
+            "loop.uploads are steps of simulated clients, which nodes would not make: leave them out to deploy"
+        )
+    if loop.client_evaluator.settings:
+        raise ConfigError(
+            "loop.evaluate_clients needs the clients' data, which stays at the nodes: set it to 0 to deploy"
+        )
+    if loop.fabric.world_size > 1:
+        raise ConfigError("fabric.devices must be 1 on a server: the clients train on their nodes")
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the app's configuration, or resume it in its folder."""
+    from flwr.common.config import get_project_dir
+
+    run = grid.run
+    folder = Path(get_project_dir(run.fab_id, run.fab_version, run.fab_hash))
+    options = read_options(context.run_config)
+    deployed = prepare(grid, configs.read(folder / CONFIG), options)
+    outcome = deployed.execute("auto")
+    print(f"{deployed.run_dir}: {outcome.value}", flush=True)

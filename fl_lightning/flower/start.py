@@ -1,0 +1,44 @@
+"""What the processes of a node run: ``python -m fl_lightning.flower.start supernode|trainer ...``."""
+
+import os
+import sys
+import threading
+import time
+
+_LOOK_SECONDS = 0.5
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it has ended, however that came about."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_SECONDS)
+        os._exit(143)
+
+    threading.Thread(target=watch, daemon=True, name="watch-parent").start()
+
+
+def main(arguments: list[str]) -> None:
+    """Be a SuperNode, or train for one."""
+    end_with_parent()
+    role, *rest = arguments
+    if role == "supernode":
+        from flwr.supernode.cli import flower_supernode
+
+        sys.argv = ["flower-supernode", *rest]
+        flower_supernode()
+    else:
+        from fl_lightning.flower.trainer import answer
+
+        address, config, client, trust = rest
+        try:
+            answer(address, {"config": config, "client": int(client), "trust": trust})
+        except (ValueError, OSError, ImportError) as error:  # what the node's owner can fix, in one line
+            print(f"fl-lightning: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+            sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

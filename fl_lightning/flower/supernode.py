@@ -1,0 +1,89 @@
+"""A node: a SuperNode, and the process that answers for it; each ends with the other. Imports nothing heavy."""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import FrameType
+
+# Nothing is sent to Flower's makers, and nothing is installed because a server says so.
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+}
+_LOOK_SECONDS, _STOP_SECONDS = 0.2, 10.0
+
+
+def free_port() -> int:
+    """Return a port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def node_config(config: str, client: int, trust: list[str]) -> str:
+    """Return what Flower hands to the client app as the node's own config.
+
+    >>> node_config("mine.yaml", 3, ["mine"])
+    'config="mine.yaml" client=3 trust="mine"'
+    """
+    text = f'config="{config}" client={client}'
+    return text + (f' trust="{",".join(trust)}"' if trust else "")
+
+
+def commands(options: argparse.Namespace, config: str, client: int) -> list[list[str]]:
+    """Return the commands of the SuperNode and, unless Flower's own is wanted, of the process that trains."""
+    port = options.port or free_port()
+    start = [sys.executable, "-m", "fl_lightning.flower.start"]
+    supernode = [*start, "supernode", "--superlink", options.superlink, "--host", "127.0.0.1", "--port", str(port)]
+    supernode += ["--node-config", node_config(config, client, options.trust)]
+    supernode += ["--isolation", "subprocess" if options.stock else "process"]
+    for flag, value in (
+        ("--root-certificates", options.root_certificates),
+        ("--auth-supernode-private-key", options.private_key),
+    ):
+        supernode += [flag, value] if value else []
+    supernode += ["--insecure"] if options.insecure else []
+    if options.stock:
+        return [supernode]
+    return [supernode, [*start, "trainer", f"127.0.0.1:{port}", config, str(client), ",".join(options.trust)]]
+
+
+def serve(options: argparse.Namespace, config: str, client: int) -> int:
+    """Run the processes of a node until a signal comes or one of them ends; then end the other.
+
+    Returns:
+        0 after a signal, 1 where a process ended by itself: a supervisor should start the node again.
+    """
+    told: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        told.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    environment = os.environ | QUIET
+    processes = [subprocess.Popen(command, env=environment) for command in commands(options, config, client)]
+    try:
+        while not told and all(process.poll() is None for process in processes):
+            time.sleep(_LOOK_SECONDS)
+    finally:
+        _end(processes)
+    return 0 if told else 1
+
+
+def _end(processes: list["subprocess.Popen[bytes]"]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(_LOOK_SECONDS)
+    for process in processes:
+        process.kill()  # which does nothing to one that has ended
+        process.wait()

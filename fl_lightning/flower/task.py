@@ -1,0 +1,124 @@
+"""What a node must know to train, and what it lets a server decide."""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from lightning.pytorch import LightningModule
+
+from fl_lightning.cli.configs import ConfigError
+from fl_lightning.cli.parsing import add_loop_arguments, parse_config
+from fl_lightning.loop import FederatedLoop
+
+_LOOP = ("solver", "batch_size", "lr")
+_ENGINE = ("mode", "cpu_tuning")
+_PRECISIONS = ("32-true", "64-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed")
+_LONGEST = 100_000  # characters of a task
+_PLAIN = re.compile(r"[\w .,+-]{0,200}")  # a text that names no path
+
+
+@dataclass(frozen=True)
+class Task:
+    """The part of a complete configuration that nodes get to know: model, solver, batch size, seed and engine."""
+
+    config: dict[str, Any]
+
+    def text(self, num_draws: int | None) -> str:
+        """Return it as text.
+
+        Args:
+            num_draws: K, on which the way of training may depend.
+        """
+        loop = self.config["loop"]
+        engine = (loop.get("engine") or {}).get("init_args") or {}
+        return json.dumps(
+            {
+                "seed": self.config["seed"],
+                "model": self.config["model"],
+                "loop": {key: loop.get(key) for key in _LOOP},
+                "engine": {key: engine[key] for key in _ENGINE if key in engine},
+                "precision": str((self.config.get("fabric") or {}).get("precision") or "32-true"),
+                "num_draws": num_draws,
+            },
+            sort_keys=True,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A task as a node understands it."""
+
+    settings: Namespace  # seed, model, and of the loop the solver, batch_size and lr
+    engine: dict[str, Any]
+    precision: str
+    num_draws: int | None
+
+
+@cache
+def parser() -> ArgumentParser:
+    """Return the parser of what a server may decide."""
+    made = ArgumentParser(prog="fl-lightning node", exit_on_error=False, add_help=False)
+    made.add_argument("--config", action="config")
+    made.add_argument("--seed", type=int, default=0)
+    made.add_subclass_arguments(LightningModule, "model", required=True)
+    add_loop_arguments(made, skip=set(signature(FederatedLoop).parameters) - set(_LOOP))
+    return made
+
+
+@lru_cache(maxsize=16)
+def read_task(text: str, trusted: tuple[str, ...]) -> Work:
+    """Return a task that a server sent.
+
+    It may name what a configuration from a stranger may name, and what the node trusts besides, but no path.
+
+    Args:
+        text: From the server.
+        trusted: Packages whose classes the node allows besides the known ones.
+
+    Raises:
+        ConfigError: If it asks for anything else.
+    """
+    config = _loaded(text)
+    _refuse_paths(config)
+    engine, precision, num_draws = config.pop("engine"), config.pop("precision"), config.pop("num_draws")
+    if not isinstance(engine, dict) or not engine.keys() <= set(_ENGINE):
+        raise ConfigError(f"the server sets engine={engine!r}: only {' and '.join(_ENGINE)} are its to decide")
+    if precision not in _PRECISIONS:
+        raise ConfigError(f"the server sets precision={precision!r}: use one of {', '.join(_PRECISIONS)}")
+    if num_draws is not None and (type(num_draws) is not int or num_draws < 1):
+        raise ConfigError(f"the server sets num_draws={num_draws!r}: it must be a number of clients")
+    settings = parse_config(parser(), config, [], trusted)
+    return Work(settings=settings, engine=engine, precision=precision, num_draws=num_draws)
+
+
+def _loaded(text: str) -> dict[str, Any]:
+    if len(text) > _LONGEST:
+        raise ConfigError(f"the server sends a task of {len(text):,} characters: at most {_LONGEST:,} are read")
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConfigError("the server sends a task that is no JSON") from None
+    wanted = {"seed", "model", "loop", "engine", "precision", "num_draws"}
+    if not isinstance(config, dict) or config.keys() != wanted:
+        got = ", ".join(sorted(map(str, config))) if isinstance(config, dict) else type(config).__name__
+        raise ConfigError(f"the server sends a task of {got[:200]}: wanted are {', '.join(sorted(wanted))}")
+    if not isinstance(config["model"], dict) or not isinstance(config["loop"], dict):
+        raise ConfigError("the server sends a task whose model or loop is no table of keys")
+    return config
+
+
+def _refuse_paths(tree: Any) -> None:
+    """Refuse a text that could be the path of a file here, which a parser might read."""
+    if isinstance(tree, dict):
+        for entry in tree.values():
+            _refuse_paths(entry)
+    elif isinstance(tree, list):
+        for entry in tree:
+            _refuse_paths(entry)
+    elif isinstance(tree, str) and (not _PLAIN.fullmatch(tree) or Path(tree).is_file()):
+        raise ConfigError(f"the server names {tree[:80]!r}, which could be a path: a task may name none")

@@ -1,0 +1,112 @@
+"""The process that trains for a SuperNode: everything is imported and loaded once, each message gets a fork of it.
+
+Flower starts a new process for each message, which imports torch and Lightning anew, and runs the code that the
+server's app brings along. Here only this package's own client app runs, whatever the app holds. That takes replacing
+three functions of Flower that are not public, so it is done for the versions it was tried with.
+"""
+
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec import run_superexec as superexec
+from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
+from flwr.supernode.runtime import run_clientapp as clientapp
+
+from fl_lightning.cli.allow_list import limit_imports
+from fl_lightning.flower.client_app import app, data_of
+from fl_lightning.flower.node import read_node
+from fl_lightning.flower.task import parser
+
+
+class ForkingExecutor:
+    """Flower's executor of tasks: answers each message in a fork of this process.
+
+    Args:
+        threads: Of a fork; this process keeps to one, because threads do not survive a fork.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads, self._owner = threads, os.getpid()
+        self._children: set[int] = set()
+
+    def get_eligible_capacity(
+        self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
+    ) -> tuple[set[TaskType], set[str]]:
+        """Return client apps: nothing else is run here."""
+        return supported_task_types & {TaskType.CLIENT_APP}, set()
+
+    def wait_for_capacity(
+        self,
+        task_type: TaskType | None = None,
+        *,
+        fab_hash: str | None = None,
+        insecure: bool = False,
+        root_certificates_path: str | None = None,
+    ) -> None:
+        """Return at once."""
+
+    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        """Fork."""
+        if spec.task_type != TaskType.CLIENT_APP:
+            return LaunchResult.failed(f"a node runs client apps alone, not {spec.task_type}")
+        child = os.fork()
+        if child:
+            self._children.add(child)
+            return LaunchResult.accepted()
+        code = 1
+        try:
+            torch.set_num_threads(self._threads)
+            _answer_one(spec)
+            code = 0
+        except SystemExit as ending:
+            code = ending.code if isinstance(ending.code, int) else 1
+        finally:
+            os._exit(code)
+
+    def reconcile(self) -> None:
+        """Let go of forks that have ended."""
+        for child in list(self._children):
+            if os.waitpid(child, os.WNOHANG)[0]:
+                self._children.remove(child)
+
+    def close(self) -> None:
+        """End the forks; Flower calls this in a fork as well, which has none."""
+        if os.getpid() == self._owner:
+            for child in self._children:
+                os.kill(child, signal.SIGTERM)
+
+
+def _answer_one(spec: ExecutionSpec) -> None:
+    clientapp.run_clientapp(
+        runtime_api_address=spec.runtime_api_address,
+        token=spec.token,
+        insecure=spec.insecure,
+        parent_pid=spec.parent_pid,
+        runtime_dependency_install=False,
+    )
+
+
+def answer(address: str, node_config: Mapping[str, Any]) -> None:
+    """Load this node's data, then answer what its SuperNode gets, until the SuperNode ends.
+
+    Args:
+        address: Of the SuperNode, on this machine.
+        node_config: As for :func:`fl_lightning.flower.node.read_node`.
+    """
+    node = read_node(node_config)
+    threads = node.threads or torch.get_num_threads()
+    torch.set_num_threads(1)
+    print(f"client {node.client} has {data_of(node).size} examples", flush=True)
+    parser()
+    limit_imports(node.trust)
+    executor = ForkingExecutor(threads)
+    replaced: Any = superexec
+    replaced.get_executor = lambda *given, **named: executor
+    replaced = clientapp
+    replaced.install_from_fab = lambda *given, **named: None  # the server's files are not even written here
+    replaced.get_load_client_app_fn = lambda **named: lambda *names: app
+    superexec.run_superexec(runtime_api_address=address, insecure=True, parent_pid=os.getppid())

@@ -1,0 +1,114 @@
+"""``fl-lightning deploy`` and ``fl-lightning node``: what they write, and what they refuse in one line."""
+
+import sys
+
+import pytest
+import yaml
+
+from fl_lightning.cli import configs
+from fl_lightning.cli.main import main
+from fl_lightning.flower.supernode import commands, node_config
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+
+def refused(arguments, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    return error
+
+
+def test_an_app_names_installed_modules_and_holds_the_complete_config(tmp_path, capsys):
+    out = tmp_path / "app"
+    given = ["--config", "digits_fedacs.yaml", "--config", "observed.yaml", "--out", str(out), "--loop.rounds", "7"]
+    assert main(["deploy", *given, "--timeout", "30", "--max_steps", "50"]) == 0
+    assert "flwr run" in capsys.readouterr().out
+    app = tomllib.loads((out / "pyproject.toml").read_text())
+    assert app["project"]["dependencies"] == []  # otherwise the SuperLink installs them
+    assert app["tool"]["flwr"]["app"]["components"] == {
+        "serverapp": "fl_lightning.flower.server_app:app",
+        "clientapp": "fl_lightning.flower.client_app:app",
+    }
+    settings = app["tool"]["flwr"]["app"]["config"]
+    assert settings["num-clients"] == 20
+    assert (settings["timeout"], settings["max-steps"], settings["name"]) == (30.0, 50, "digits_fedacs_observed")
+    config = configs.read(out / "config.yaml")
+    assert config["loop"]["rounds"] == 7
+    assert config["loop"]["channel"]["class_path"] == "fl_lightning.callbacks.Observed"
+    assert main(["deploy", *given, "--clients", "3"]) == 0  # its own files may be replaced
+    assert "num-clients = 3" in (out / "pyproject.toml").read_text()
+
+
+def test_files_of_others_are_not_replaced(tmp_path, capsys):
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    assert "not from fl-lightning deploy" in refused(["deploy", "--out", str(tmp_path)], capsys)
+    assert (tmp_path / "pyproject.toml").read_text() == "[project]\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--clients", "0"], "--clients"),
+        (["--timeout", "-1"], "--timeout"),
+        (["--timeout", "soon"], "--timeout"),
+        (["--config", "nothing.yaml"], "nothing.yaml"),
+        (["--loop.sampling.sampler", "stranger.Mine"], "stranger"),
+    ],
+)
+def test_a_bad_app_is_refused(more, named, tmp_path, capsys):
+    assert named in refused(["deploy", "--out", str(tmp_path / "app"), *more], capsys)
+    assert not (tmp_path / "app").exists()
+
+
+@pytest.fixture
+def node(tmp_path):
+    path = tmp_path / "node.yaml"
+    path.write_text(yaml.safe_dump({"data": configs.compose(["digits.yaml"])["data"], "node": {"client": 2}}))
+    return ["node", "--superlink", "127.0.0.1:1", "--data", str(path)]
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--insecure", "--private_key", __file__], "--insecure is without TLS"),
+        (["--root_certificates", "nowhere.crt"], "nowhere.crt is not a file"),
+        (["--port", "70000"], "--port 70000"),
+        (["--unknown"], "--unknown"),
+    ],
+)
+def test_a_bad_node_is_refused(more, named, node, capsys):
+    assert named in refused([*node, *more], capsys)
+
+
+def test_a_node_without_flower_says_what_to_install(node, capsys, monkeypatch):
+    from importlib.metadata import PackageNotFoundError
+
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("fl_lightning.cli.node.version", missing)
+    assert "fl-lightning[flower]" in refused(node, capsys)
+
+
+def test_a_version_of_flower_that_was_not_tried_is_refused(node, capsys, monkeypatch):
+    monkeypatch.setattr("fl_lightning.cli.node.version", lambda name: "1.50.0")
+    assert "flwr 1.50.0 is installed" in refused(node, capsys)
+
+
+@pytest.mark.parametrize(("more", "processes"), [([], 2), (["--stock"], 1)])
+def test_the_processes_of_a_node(more, processes, node, monkeypatch):
+    started = []
+    monkeypatch.setattr("fl_lightning.cli.node.version", lambda name: "1.41.0")
+    monkeypatch.setattr(
+        "fl_lightning.cli.node.serve", lambda options, config, client: started.extend(commands(options, config, client))
+    )
+    main([*node, "--insecure", *more])
+    assert len(started) == processes
+    supernode = started[0]
+    assert supernode[supernode.index("--node-config") + 1] == node_config(node[-1], 2, [])
+    assert supernode[supernode.index("--host") + 1] == "127.0.0.1"  # nobody else may talk to its processes
+    assert supernode[supernode.index("--isolation") + 1] == ("subprocess" if more else "process")

@@ -1,0 +1,162 @@
+"""The same config on nodes and in the simulator: the same weights, bit for bit."""
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import numpy as np
+import torch
+
+from deployed import OBSERVED, config, deployed, made_grid, simulated, weights
+from fl_lightning.cli import configs
+from fl_lightning.flower.records import WHO
+
+IN_CI = ("fedacs", "scaffold", "fedstale", "powerofchoice", "os")
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=() if name in IN_CI else pytest.mark.slow) for name in configs.names("algorithms")],
+)
+def test_simulated_links(algorithm, tmp_path):
+    merged = config(algorithm, tmp_path / "simulated")
+    expected = simulated(merged)
+    run = deployed(made_grid(merged, tmp_path), merged | {"run_dir": str(tmp_path / "deployed")})
+    run.execute()
+    assert torch.equal(weights(run), weights(expected))
+    assert (tmp_path / "deployed" / "metrics.csv").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [name for name in configs.names("algorithms") if name not in ("os", "fedpbc")])
+def test_observed_links(algorithm, tmp_path):
+    merged = config(algorithm, tmp_path / "simulated", **OBSERVED)
+    run = deployed(made_grid(merged, tmp_path), merged | {"run_dir": str(tmp_path / "deployed")})
+    run.execute()
+    assert torch.equal(weights(run), weights(simulated(merged)))
+
+
+def losing(share, seed=0):
+    """Lose a share of the messages of each kind but the first question; which ones depends on client and round."""
+    rng, fates = np.random.default_rng(seed), {}
+
+    def lose(message):
+        if message.metadata.message_type == WHO:
+            return False
+        key = (message.metadata.group_id, message.metadata.message_type, message.metadata.dst_node_id)
+        return fates.setdefault(key, rng.random() < share)
+
+    return lose
+
+
+@pytest.mark.parametrize("algorithm", ["fedacs", "powerofchoice"])
+def test_lost_replies_are_recorded_and_replayed(algorithm, tmp_path):
+    merged = config(algorithm, tmp_path / "deployed", **OBSERVED)
+    merged["loop"]["sampling"]["init_args"]["clients_per_round"] = 5
+    grid = made_grid(merged, tmp_path, steps=3)
+    grid.lose = losing(0.4)
+    run = deployed(grid, merged, timeout=0.02, max_steps=50)
+    run.execute()
+    expected = sum(row["num_sampled"] for row in run.loop.record.history)
+    assert 0 < sum(row["num_delivered"] for row in run.loop.record.history) < expected
+    replay = simulated(
+        merged | {"run_dir": str(tmp_path / "replay")}, path=str(tmp_path / "deployed" / "deliveries.csv")
+    )
+    assert torch.equal(weights(replay), weights(run))
+    assert replay.loop.schedule.state_dict().keys() == run.loop.schedule.state_dict().keys()
+    known = [loop.planner.conditions(9) for loop in (run.loop, replay.loop)]
+    np.testing.assert_array_equal(known[0].failure_rates, known[1].failure_rates)
+    assert set(known[0].num_steps.tolist()) <= {3, 5}
+
+
+def test_a_replay_of_another_run_is_refused(tmp_path):
+    merged = config("fedacs", tmp_path / "deployed", **OBSERVED)
+    deployed(made_grid(merged, tmp_path), merged).execute()
+    other = merged | {"run_dir": str(tmp_path / "replay"), "seed": 1}
+    with pytest.raises(ValueError, match=r"does not fit this run: in round 1 clients .* are asked, but"):
+        simulated(other, path=str(tmp_path / "deployed" / "deliveries.csv"))
+
+
+def test_a_killed_server_resumes(tmp_path):
+    merged = config("fedvarp", tmp_path / "whole", **OBSERVED)
+    whole = deployed(made_grid(merged, tmp_path), merged)
+    whole.execute()
+    paused = merged | {"run_dir": str(tmp_path / "paused")}
+    first = deployed(made_grid(merged, tmp_path), paused)
+    kept = first.loop._play
+
+    def killed(index):
+        if index == 3:
+            raise SystemExit
+        return kept(index)
+
+    first.loop._play = killed
+    with pytest.raises(SystemExit):
+        first.execute("auto")
+    second = deployed(made_grid(merged, tmp_path), paused)  # new nodes, new ids
+    second.execute("auto")
+    assert torch.equal(weights(second), weights(whole))
+    files = [tmp_path / name / "deliveries.csv" for name in ("whole", "paused")]
+    assert files[0].read_text() == files[1].read_text()
+
+
+def test_other_data_is_not_resumed(tmp_path):
+    merged = config("fedavg", tmp_path / "run")
+    first = deployed(made_grid(merged, tmp_path), merged)
+    first.loop.rounds = 2
+    first.loop.should_stop = False
+    for _ in zip(range(2), first.loop.iterate(first.module, first.data.load(0)), strict=False):
+        pass
+    state = first.loop.engine.state_dict()
+    state["sizes"]["numpy array"][4] += 1
+    with pytest.raises(ValueError, match=r"client 4 has \d+ examples, but had \d+"):
+        first.loop.engine.load_state_dict(state)
+
+
+def test_a_node_that_goes_and_comes_back(tmp_path):
+    merged = config("full", tmp_path / "deployed", **OBSERVED)
+    grid = made_grid(merged, tmp_path)
+    run = deployed(grid, merged, timeout=1.0)
+    delivered = []
+    for result in run.loop.iterate(run.module, run.data.load(0)):
+        delivered.append(result.delivered[9] > 0)
+        if result.plan.index == 1:
+            grid.offline.add(1000)  # the node of client 9
+        if result.plan.index == 2:
+            grid.nodes[2000] = grid.nodes[1000]  # its successor, which must introduce itself first
+    assert delivered == [True, False, True, True]
+
+
+def test_a_second_node_of_a_client_waits(tmp_path, caplog):
+    merged = config("full", tmp_path / "deployed", **OBSERVED)
+    grid = made_grid(merged, tmp_path)
+    grid.nodes[3000] = grid.nodes[1000]
+    run = deployed(grid, merged)
+    run.data.load(0)
+    assert run.loop.engine.roster.nodes[9] == 1000
+    assert "node 3000 says that it is client 9, which node 1000 is" in caplog.text
+
+
+def test_missing_clients_are_named(tmp_path):
+    merged = config("fedavg", tmp_path / "run")
+    grid = made_grid(merged, tmp_path)
+    grid.offline |= {1002, 1005}
+    run = deployed(grid, merged)
+    with pytest.raises(ConnectionError, match=r"2 of 10 clients did not come within 0\.1 s \(clients 4, 7\)"):
+        run.loop.engine.roster.meet(0.1)
+
+
+@pytest.mark.parametrize(
+    ("loop", "named"),
+    [
+        ({"local_parameters": ["network.1.*"]}, "local_parameters"),
+        ({"evaluate_clients": 2}, "evaluate_clients"),
+        ({"uploads": [{"class_path": "fl_lightning.uploads.TopK"}]}, "uploads"),
+        ({"lr": -1.0}, "lr=-1.0"),
+    ],
+    ids=["local_parameters", "evaluate_clients", "uploads", "lr"],
+)
+def test_what_cannot_be_deployed_is_refused(loop, named, tmp_path):
+    merged = config("fedavg", tmp_path / "run", **loop)
+    with pytest.raises(ValueError, match=named):
+        deployed(made_grid(merged, tmp_path), merged)

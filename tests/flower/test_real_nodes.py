@@ -1,0 +1,154 @@
+"""Real SuperLink and SuperNode processes on loopback. Minutes long: pytest -m slow tests/flower/test_real_nodes.py."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import torch
+import yaml
+
+from fl_lightning.cli.main import main
+from fl_lightning.deliveries import read_deliveries
+from real_nodes import RealNodes, kill, num_rounds, wait_for
+
+pytestmark = pytest.mark.slow
+
+ROUNDS, START = 14, 600.0  # seconds: importing torch in ten processes takes long on a busy machine
+DATA = {
+    "data": {
+        "class_path": "fl_lightning.data.Digits",
+        "init_args": {
+            "partition": {"class_path": "fl_lightning.data.Dirichlet", "init_args": {"num_clients": 4, "alpha": 1.0}}
+        },
+    }
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "four.yaml").write_text(yaml.safe_dump(DATA))
+    return tmp_path
+
+
+def deploy(folder, *more, configs=("digits_fedacs.yaml",)):
+    given = [word for name in (*configs, str(folder / "four.yaml")) for word in ("--config", name)]
+    small = ["--loop.rounds", str(ROUNDS), "--loop.sampling.clients_per_round", "3", "--logger", "none"]
+    run = ["--run_dir", str(folder / "run"), "--out", str(folder / "app"), "--start_timeout", str(START)]
+    assert main(["deploy", *given, *small, *run, "--loop.engine.threads", "1", *more]) == 0
+
+
+def simulate(folder, *more):
+    assert (
+        main(["train", "--config", str(folder / "app" / "config.yaml"), "--run_dir", str(folder / "simulated"), *more])
+        == 0
+    )
+
+
+def weights(run_dir):
+    return torch.load(run_dir / "model_last.ckpt", weights_only=True)["state_dict"]
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def finished(folder):
+    return (folder / "run" / "summary.json").is_file()
+
+
+def test_fourteen_rounds_are_those_of_the_simulator(folder):
+    deploy(folder, "--timeout", "300")
+    with RealNodes(folder) as nodes:
+        for client in range(4):
+            nodes.start(client, folder / "four.yaml")
+        began = time.monotonic()
+        nodes.flwr("run", "app", "local")
+        wait_for(lambda: num_rounds(folder / "run") > 0, START, "the first round")
+        print(f"first round after {time.monotonic() - began:.1f} s")
+        began = time.monotonic()
+        wait_for(lambda: finished(folder), 2 * START, "the last round")
+        print(f"{(time.monotonic() - began) / (ROUNDS - 1):.2f} s per round")
+        pids = [process.pid for process in (*nodes.nodes.values(), nodes.superlink)]
+    simulate(folder)
+    assert_equal(weights(folder / "run"), weights(folder / "simulated"))
+    for pid in pids:  # nothing is left of any of the groups
+        with pytest.raises(ProcessLookupError):
+            os.killpg(pid, 0)
+
+
+def test_a_killed_node_and_its_successor_are_replayed(folder):
+    deploy(folder, "--timeout", "20", "--max_steps", "100", configs=("digits_full.yaml", "observed.yaml"))
+    with RealNodes(folder) as nodes:
+        for client in range(4):
+            nodes.start(client, folder / "four.yaml")
+        nodes.flwr("run", "app", "local")
+        wait_for(lambda: num_rounds(folder / "run") >= 2, START, "two rounds")
+        kill(nodes.nodes[2])
+        began, before = time.monotonic(), num_rounds(folder / "run")
+        wait_for(lambda: num_rounds(folder / "run") > before, 20 + 2 + 5, "the end of the round")
+        print(f"the round without client 2 ended after {time.monotonic() - began:.1f} s")
+        nodes.start(2, folder / "four.yaml")
+        wait_for(lambda: finished(folder), 2 * START, "the last round")
+    arrived = [each.arrived for each in read_deliveries(folder / "run" / "deliveries.csv") if each.client == 2]
+    assert arrived[0]
+    assert not all(arrived)
+    replayed = [
+        "--loop.engine",
+        "fl_lightning.engine.Replayed",
+        "--loop.engine.path",
+        str(folder / "run" / "deliveries.csv"),
+    ]
+    simulate(folder, *replayed)
+    assert_equal(weights(folder / "run"), weights(folder / "simulated"))
+
+
+def test_a_killed_server_is_resumed(folder):
+    deploy(folder, "--timeout", "300")
+    for attempt in range(2):
+        with RealNodes(folder / f"attempt_{attempt}") as nodes:
+            for client in range(4):
+                nodes.start(client, folder / "four.yaml")
+            nodes.flwr("run", str(folder / "app"), "local")
+            if attempt == 0:
+                wait_for(lambda: num_rounds(folder / "run") >= 5, START, "five rounds")
+            else:
+                wait_for(lambda: finished(folder), 2 * START, "the last round")
+    simulate(folder)
+    assert_equal(weights(folder / "run"), weights(folder / "simulated"))
+
+
+def made_certificates(folder):
+    """A certificate for 127.0.0.1, signed by itself."""
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", "server.key", "-out", "ca.crt"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="needs openssl and ssh-keygen")
+def test_a_node_that_is_not_registered_is_refused(folder):
+    made_certificates(folder)
+    for name in ("known", "stranger"):
+        key = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", name]
+        subprocess.run(key, cwd=folder, check=True, stdin=subprocess.DEVNULL)
+    ca, pem, key = (str(folder / name) for name in ("ca.crt", "ca.crt", "server.key"))
+    server = ["--ssl-ca-certfile", ca, "--ssl-certfile", pem, "--ssl-keyfile", key, "--enable-supernode-auth"]
+    with RealNodes(folder, (server, ["--root_certificates", ca])) as nodes:
+        wait_for(
+            lambda: nodes.flwr("supernode", "register", "known.pub", "local").returncode == 0, START, "registration"
+        )
+        nodes.start(0, folder / "four.yaml", "--private_key", str(folder / "known"))
+        nodes.start(1, folder / "four.yaml", "--private_key", str(folder / "stranger"))
+        log = [folder / f"node_{client}.log" for client in range(2)]
+        wait_for(lambda: "SuperNode ID" in log[0].read_text(), START, "the known node's acceptance")
+        wait_for(lambda: nodes.nodes[1].poll() is not None, START, "the stranger's refusal")
+        assert "SuperNode ID" not in log[1].read_text()
+        assert nodes.nodes[1].returncode == 1
+        kill(nodes.nodes[0], signal.SIGTERM)
+        assert nodes.nodes[0].returncode == 0

@@ -1,0 +1,83 @@
+"""A SuperLink and SuperNodes as real processes on this machine, in a folder of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from fl_lightning.flower.supernode import QUIET, free_port
+
+BIN = Path(sys.executable).parent
+
+
+def in_group(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen:
+    """Start a process as the leader of a group, so that it can be killed with all it started, and nothing else."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command, stdout=output, stderr=output, env=environment, cwd=log.parent, start_new_session=True
+        )
+
+
+def kill(process: subprocess.Popen, number: int = signal.SIGKILL) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+    process.wait(30)
+
+
+class RealNodes:
+    """Use it with ``with``: whatever happens, no process is left over."""
+
+    def __init__(self, folder: Path, security: tuple[list[str], list[str]] | None = None) -> None:
+        self.folder, self.port = folder, free_port()
+        self.of_server, self.of_nodes = security or (["--insecure"], ["--insecure"])
+        home = folder / "home"
+        home.mkdir(parents=True)
+        ending = "insecure = true" if security is None else f'root-certificates = "{folder / "ca.crt"}"'
+        (home / "config.toml").write_text(f'[superlink.local]\naddress = "127.0.0.1:{self.port}"\n{ending}\n')
+        self.environment = os.environ | QUIET | {"FLWR_HOME": str(home), "OMP_NUM_THREADS": "1"}
+        self.nodes: dict[int, subprocess.Popen] = {}
+        self.superlink: subprocess.Popen | None = None
+
+    def __enter__(self) -> "RealNodes":
+        command = [str(BIN / "flower-superlink"), *self.of_server, "--disable-runtime-dependency-installation"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        self.superlink = in_group(command, self.folder / "superlink.log", self.environment)
+        return self
+
+    def __exit__(self, *_) -> None:
+        for process in (*self.nodes.values(), self.superlink):
+            kill(process)
+
+    def start(self, client: int, data: Path, *more: str) -> None:
+        """Start a node."""
+        command = [sys.executable, "-m", "fl_lightning", "node", "--superlink", f"127.0.0.1:{self.port}"]
+        command += ["--client", str(client), "--data", str(data), *self.of_nodes, *more]
+        self.nodes[client] = in_group(command, self.folder / f"node_{client}.log", self.environment)
+
+    def flwr(self, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess:
+        """Run a command of Flower."""
+        return subprocess.run(
+            [str(BIN / "flwr"), *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+
+def wait_for(condition, timeout: float, what: str) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s"
+        time.sleep(0.2)
+
+
+def num_rounds(run_dir: Path) -> int:
+    """Rounds in a run's metrics so far."""
+    file = run_dir / "metrics.csv"
+    return max(0, len(file.read_text().splitlines()) - 1) if file.is_file() else 0
