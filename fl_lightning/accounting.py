@@ -101,7 +101,7 @@ def without_tail(counts: Vector, probability: float) -> Vector:
     """Return P(n = k) without the largest k, which together are at most so probable, (M, largest k + 1).
 
     >>> without_tail(np.array([[0.9, 0.0999, 0.0001]]), 0.001).tolist()
-    [[0.9, 0.0999, 0.0]]
+    [[0.9, 0.0999]]
     """
     tails = counts[:, ::-1].cumsum(axis=1)[:, ::-1]  # P(n >= k)
     kept = np.where(tails > probability, counts, 0.0)

@@ -12,7 +12,8 @@ def check_hidden_updates(loop: "FederatedLoop") -> None:
     Raises:
         ValueError: With the part that hides, the one that needs, and what to use.
     """
-    hiding = next((part for part in (loop.aggregator, *loop.uploads.steps) if part.hides_updates), None)
+    parts: list[Any] = [loop.aggregator, *loop.uploads.steps]
+    hiding = next((part for part in parts if part.hides_updates), None)
     if hiding is None:
         return
     name = type(hiding).__name__

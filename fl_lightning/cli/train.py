@@ -132,7 +132,7 @@ def _run(building: Any, settings: Any, names: list[str], resume: str) -> int:
         if is_first:
             print(text, file=sys.stderr)
         return interruption.exit_code or 143  # another process was told to stop
-    if outcome is building.Outcome.KEPT:
+    if outcome is building.Outcome.KEPT and is_first:
         print(f"{run.run_dir} is already finished: use --resume never to start over", file=sys.stderr)
     if is_first:
         print("\n".join(closing_lines(run.loop, run.run_dir, names)))

@@ -1,6 +1,7 @@
 """What is shown while a command works, and what is not. Imports nothing heavy."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 @contextmanager
 def loading(what: str = "PyTorch and Lightning") -> Iterator[None]:
     """Say what is being loaded, unless it is there already; in a terminal the line goes away afterwards."""
-    if "torch" in sys.modules:
+    if "torch" in sys.modules or os.environ.get("LOCAL_RANK", "0") != "0":  # the first process speaks for all
         yield
         return
     in_terminal = sys.stderr.isatty()

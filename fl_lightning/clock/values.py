@@ -73,15 +73,15 @@ def client_values(name: str, values: Values, uniforms: Vector, order: Vector | N
         from scipy.special import ndtri
 
         return _dealt(values.median * np.exp(values.sigma * ndtri(uniforms * (1 - 2e-12) + 1e-12)), order)
-    if isinstance(values, str):
-        values = read_numbers(values).tolist()
-    if isinstance(values, list) and values and isinstance(values[0], Share):
-        return _of_groups(name, values, uniforms)  # type: ignore[arg-type]
-    if isinstance(values, (list, tuple)):
-        if len(values) != num_clients:
-            raise ValueError(f"{name} has {len(values)} values, but there are {num_clients} clients: give one for each")
-        return np.asarray(values, dtype=np.float64)
-    return np.full(num_clients, float(values))
+    given = read_numbers(values).tolist() if isinstance(values, str) else values
+    if not isinstance(given, (list, tuple)):
+        return np.full(num_clients, float(given))
+    groups = [group for group in given if isinstance(group, Share)]
+    if groups:
+        return _of_groups(name, groups, uniforms)
+    if len(given) != num_clients:
+        raise ValueError(f"{name} has {len(given)} values, but there are {num_clients} clients: give one for each")
+    return np.asarray(given, dtype=np.float64)
 
 
 def _between(name: str, low: float, high: float, uniforms: Vector) -> Vector:

@@ -53,7 +53,7 @@ class ValidationSplit(DataSource):
                 "use a larger share"
             )
         part = _of_tensors if isinstance(federation, TensorFederation) else _of_datasets
-        return part(federation, kept, held)  # type: ignore[arg-type]
+        return part(federation, kept, held)
 
     def _split(self, client: int, size: int, seed: int) -> tuple[IntVector, IntVector]:
         """Return which of a client's examples are kept and which are held out, each in their order."""

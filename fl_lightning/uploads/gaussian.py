@@ -109,10 +109,13 @@ class GaussianMechanism(Upload):
         self._drawing = drawing
         plans, weight = forecast
         if self.multiplier is None and self.epsilon is not None:
+
+            def spent(multiplier: float) -> Vector:
+                told = weight * np.sum([self._divergences(plan, multiplier) for plan in plans], axis=0)
+                return np.asarray(told, dtype=np.float64)
+
             delta = self.account.delta_after(round(weight * len(plans)))
-            self.multiplier = noise_for(
-                self.epsilon, delta, lambda z: weight * sum(self._divergences(plan, z) for plan in plans)
-            )
+            self.multiplier = noise_for(self.epsilon, delta, spent)
 
     def _divergences(self, plan: RoundPlan, multiplier: float) -> Vector:
         """Return what a round tells about each client, (M, orders)."""

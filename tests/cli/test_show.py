@@ -1,12 +1,17 @@
 """Listing parts, completing in a shell, help that fits the terminal."""
 
+import io
+import logging
 import shutil
 import subprocess
+import sys
 
 import pytest
+from rich.console import Console
 
-from fl_lightning.cli import catalogue, completion
+from fl_lightning.cli import catalogue, completion, data
 from fl_lightning.cli.main import COMMANDS, main
+from fl_lightning.cli.waiting import loading, only_planning
 
 
 def test_bare_prints_help(capsys):
@@ -83,3 +88,32 @@ def test_bash_completes(capsys, tmp_path):
 
 def test_completion_knows_every_command():
     assert completion.whole_parser()
+
+
+@pytest.mark.parametrize(("num_classes", "columns"), [(10, 12), (100, 3)])
+def test_a_table_of_clients_fits_80_columns(num_classes, columns):
+    counts = [[(client * label) % 700 for label in range(num_classes)] for client in range(20)]
+    table = data._table(counts, "mnist.yaml, seed 0", 80)
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(table)
+    assert len(table.columns) == columns
+    assert max(map(len, shown.getvalue().splitlines())) <= 80
+    assert "…" not in shown.getvalue()  # nothing is cut
+
+
+def test_something_is_shown_while_torch_is_imported(capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with loading():
+        assert capsys.readouterr().err == "loading PyTorch and Lightning ...\n"
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with loading():
+        assert capsys.readouterr().err == ""
+
+
+def test_warnings_about_training_are_kept_back_while_rounds_are_only_planned(caplog):
+    logger = logging.getLogger("fl_lightning")
+    with only_planning():
+        logger.warning("hidden")
+    logger.warning("shown")
+    assert [record.message for record in caplog.records] == ["shown"]
