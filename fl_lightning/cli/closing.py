@@ -88,6 +88,8 @@ def _reached(run_dir: Path) -> str:
     number = sum(1 for index in range(1, summary["rounds"] + 1) if index > 0.8 * summary["rounds"])
     last = f"mean of the last {number} rounds" if number > 1 else "last round"
     parts = [f"{monitor.replace('_', ' ')} {summary[f'last_{name}']:.4g} ({last}), best {summary[f'best_{name}']:.4g}"]
+    if summary.get(f"averaged_{name}") is not None:
+        parts[0] += f", averaged model {summary[f'averaged_{name}']:.4g}"
     target, needed = summary.get(f"target_{name}"), summary.get("rounds_to_target")
     if target is not None:
         parts.append(f"target {target:g} {'not reached' if needed is None else f'after round {needed}'}")
