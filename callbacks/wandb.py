@@ -129,6 +129,8 @@ class WandbMetrics(Remembers, Callback):
             resume="allow" if self.run_id else None,
             settings=settings,
         )
+        # Lightning passes it on although nobody set it, and W&B warns that it has no effect.
+        getattr(self._logger, "_wandb_init", {}).pop("anonymous", None)
         run = self._logger.experiment
         self.run_id = run.id
         for axis in _AXES:

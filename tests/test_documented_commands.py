@@ -212,7 +212,7 @@ def test_other_documented_options_are_known(capsys):
     assert mentioned - settings - known == set(NOT_OURS)
     complete = yaml.safe_load(building.dump(check_settings(["--config", "mnist_fedacs.yaml"])))
     for word in settings:
-        parts = word.removeprefix("--").split(".")
+        parts = re.sub(r"\+?=.*", "", word.removeprefix("--")).split(".")  # `--KEY+=VALUE` adds to a list
         inner = complete
         for part in parts:
             inner = inner.get("init_args", inner)

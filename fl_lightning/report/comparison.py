@@ -59,10 +59,7 @@ class Entry:
 
     def late(self, metric: str) -> dict[int, float]:
         """Return the mean over the last fifth of the rounds of each seed: one round alone is a noisy measure."""
-        missing = np.array([math.nan])
-        return {
-            run.seed: statistics.late_mean(run.metrics["round"], run.metrics.get(metric, missing)) for run in self.runs
-        }
+        return {run.seed: statistics.late_mean(run.metrics["round"], run.metrics.get(metric)) for run in self.runs}
 
     def reached(self, target: float, axis: str) -> dict[int, float | None]:
         """Return what each seed had spent when it first reached the target; None for never."""
@@ -166,10 +163,7 @@ class Comparison:
         return statistics.cost(entry.reached(target, axis), self.reference_for(target).reached(target, axis))
 
     def reference_for(self, target: float) -> Entry:
-        """Return what costs are divided by: the reference if it reached the target, else whoever did so most cheaply.
-
-        Most seeds come first, then the mean number of local steps. If nobody reached it, the reference stays.
-        """
+        """Return what costs are divided by: the reference, or if it never got there, whoever did most cheaply."""
 
         def rank(entry: Entry) -> tuple[int, float]:
             known = [value for value in entry.reached(target, "local_steps").values() if value is not None]

@@ -61,17 +61,9 @@ def _is_nan(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-_TEX = {
-    "&": r"\&",
-    "%": r"\%",
-    "_": r"\_",
-    "#": r"\#",
-    "$": r"\$",
-    "{": r"\{",
-    "}": r"\}",
+_TEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
     "±": r"$\pm$",
     "–": "--",
-} | {
     "×": r"$\times$",
     "−": "$-$",
     "≥": r"$\geq$",
@@ -114,11 +106,11 @@ def final_table(comparison: Comparison) -> Table:
         f"final {name}",
         *(words for words, _ in _more_values(comparison)),
         "best",
+        *(["ε"] if comparison.private else []),
         f"− {comparison.reference.name}",
         "95 % interval",
         "above\u00a0/\u00a0below",
         "p",
-        *(["ε"] if comparison.private else []),
     )
     rows, records = zip(*made, strict=True)
     return Table(
@@ -163,8 +155,8 @@ def _final_row(comparison: Comparison, entry: Entry) -> tuple[tuple[str, ...], d
         plus_minus(final),
         *(plus_minus(spread(list(values(entry).values()))) for _, values in _more_values(comparison)),
         number(spread(list(entry.best(metric).values())).mean),
-        *([""] * len(against) if own else against),
         *([number(entry.epsilon, 2)] if comparison.private else []),
+        *([""] * len(against) if own else against),
     )
     record = {
         "algorithm": entry.name,

@@ -97,7 +97,9 @@ def test_a_round_without_arrivals_moves_nothing():
 
 
 @pytest.mark.parametrize(
-    ("part", "least"), [(CoordinateMedian(), 0.3), (TrimmedMean(0.1), 0.03), (NormBound(2.0), 0.0)], ids=str
+    ("part", "least"),
+    [(CoordinateMedian(), 0.3), (TrimmedMean(0.1), 0.03), (NormBound(2.0), 0.0)],
+    ids=["median", "trimmed", "bounded"],
 )
 def test_the_measured_objective_of_a_centre_is_not_the_target(part, least):
     """Centres are no means: with clients that pull to different sides they favour the heavy ones."""

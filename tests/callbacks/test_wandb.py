@@ -138,3 +138,11 @@ def test_switched_off_it_leaves_no_files(name, value, mode, tmp_path, monkeypatc
     loop = small_loop(rounds=1, callbacks=[WandbMetrics(save_dir=str(tmp_path), mode=mode)])
     loop.run(linear_module(), gaussian_federation())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_said_about_a_setting_that_nobody_made(tmp_path, capfd):
+    metrics = WandbMetrics(save_dir=str(tmp_path), mode="offline")
+    metrics._start()
+    metrics._close({})
+    assert list(tmp_path.glob("wandb/offline-run-*"))
+    assert "anonymous" not in "".join(capfd.readouterr())

@@ -132,7 +132,7 @@ def test_a_finished_run_is_kept_unless_told_otherwise(tmp_path, capsys):
     assert main(command) == 0
     said = capsys.readouterr()
     assert "already finished" in said.err
-    assert "final distance" in said.out
+    assert "reached: distance" in said.out
     assert written == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert main([*command, "--resume", "never"]) == 0
     assert (tmp_path / "metrics.csv").stat().st_mtime_ns > written[tmp_path / "metrics.csv"]
