@@ -80,12 +80,9 @@ def misfit(part: Any, wanted: type) -> str | None:
     >>> misfit(Late(), Schedule)
     'wanted configure_conditions(round_index, steps_per_epoch, seed), found no such method'
     """
-    for name, member in vars(wanted).items():
-        if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
-            continue
-        if isinstance(member, property):
-            if not hasattr(part, name):
-                return f"wanted the property {name}, found no such attribute"
+    members = [(name, member) for name, member in vars(wanted).items() if not name.startswith("_")]
+    for name, member in members:
+        if not inspect.isfunction(member):
             continue
         needed = _arguments(wanted, name)
         found = getattr(part, name, None)
@@ -94,6 +91,9 @@ def misfit(part: Any, wanted: type) -> str | None:
         given = _arguments(part, name)
         if given is not None and needed is not None and not _takes(given, needed):
             return f"wanted {name}{needed}, found {name}{given}"
+    for name, member in members:
+        if isinstance(member, property) and not hasattr(part, name):
+            return f"wanted the property {name}, found no such attribute"
     return None
 
 

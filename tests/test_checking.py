@@ -42,6 +42,7 @@ def test_no_option_is_a_plain_string():
         "failure_rates",
         "labels",
         "num_steps",
+        "sizes",
     }  # keys and files
 
 
@@ -60,7 +61,7 @@ def test_unknown_choices_are_refused_with_the_known_ones():
 @pytest.mark.parametrize(("found", "name", "choices"), LITERALS, ids=[f"{f.__name__}.{n}" for f, n, _ in LITERALS])
 def test_a_class_refuses_an_unknown_choice_in_python(found, name, choices):
     needed = {
-        key: {"burst_length": 2.0, "num_clients": 4, "target": 0.5}[key]
+        key: {"burst_length": 2.0, "num_clients": 4, "target": 0.5, "bound": 1.0}[key]
         for key, parameter in inspect.signature(found).parameters.items()
         if parameter.default is parameter.empty
     }

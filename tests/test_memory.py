@@ -251,7 +251,9 @@ def test_names_that_are_not_there_are_named():
 
 def test_callbacks_keep_the_keys_of_earlier_checkpoints(tmp_path):
     time = ComputationTime()
-    assert time.state_dict() == dict.fromkeys(("local_steps", "computation_time", "synchronous_time", "wall_time"), 0)
+    counted = {"local_steps": 3, "computation_time": 4.0, "synchronous_time": 5.0}
+    time.load_state_dict(counted | {"wall_time": 6.0})
+    assert time.state_dict() == {"spent": counted | {"uplink_bytes": 0.0, "downlink_bytes": 0.0}, "wall_time": 6.0}
     metrics = WandbMetrics()
     old = {"run_id": "abc", "best": 0.5, "reached": {"rounds_to_target": 3}}
     metrics.load_state_dict(old)
@@ -264,4 +266,5 @@ def test_callbacks_keep_the_keys_of_earlier_checkpoints(tmp_path):
     state = recorder.state_dict()
     assert state.pop("seconds") > old.pop("seconds")
     assert state.pop("metrics")["columns"]  # not in earlier ones
+    assert state.pop("evaluations") == {}  # likewise
     assert same(state, old)

@@ -192,5 +192,5 @@ def test_schedule_sampling_and_channel_may_stand_anywhere_among_the_callbacks():
     loop.callbacks.insert(0, First())
     loop.run(linear_module(), gaussian_federation())
     assert set(snapshot(loop)["parts"]) - {"local_parts"} == {
-        *("aggregator", "averaging", "calibration", "channel", "record", "sampling", "schedule")
+        *("aggregator", "averaging", "calibration", "channel", "record", "sampling", "schedule", "spent", "uploads")
     }

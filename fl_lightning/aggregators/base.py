@@ -21,6 +21,9 @@ class Aggregator(Remembers):
     needs_lost_updates = False  # whether it uses the training of clients whose upload is lost
     hides_updates: bool = False  # whether the server learns no more than the sum of the updates
 
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        """Make room for memory; ``weights`` are the initial ones."""
+
     @property
     def only_sums(self) -> bool:
         """Whether the sum over n c Delta is all that is used of the updates, so that nobody need see one of them.
@@ -42,9 +45,6 @@ class Aggregator(Remembers):
     def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
         """Return the clients that get the model in a round; by default those who are drawn."""
         return plan.cohort.clients
-
-    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Make room for memory; ``weights`` are the initial ones."""
 
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return c, the expected factor on a delivered update, the sampler's factor included, (M,)."""

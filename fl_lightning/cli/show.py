@@ -46,7 +46,7 @@ def _kinds(known: Catalogue) -> list[str]:
 
 def _kind(known: Catalogue, kind: str) -> list[str]:
     places = [f"--{key}" for key in known.where(kind)]
-    lines = [f"{kind}: stands at {' and '.join(places[:3])}" if places else f"{kind}:"]
+    lines = [f"{kind}:", *(f"  stands at {place}" for place in places[:3])]
     for path in known.kinds[kind]:
         lines += ["", *_class(known, known.parts[path])]
     return lines

@@ -32,7 +32,9 @@ class Pace:
 
     def waiting(self, download: float, upload: float) -> Vector:
         """Return the seconds in which a client does not compute, (M,)."""
-        return self.latency + download / self.download_rate + upload / self.upload_rate
+        ways = ((download, self.download_rate), (upload, self.upload_rate))
+        # Where nothing limits the rate, no time passes, also if nobody knows how many bytes there are (NaN).
+        return self.latency + sum(np.where(np.isinf(rate), 0.0, size / rate) for size, rate in ways)
 
 
 def read_pace(path: Path) -> list[Pace]:

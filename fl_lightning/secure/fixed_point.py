@@ -32,7 +32,7 @@ class FixedPoint:
         if not 0 < self.bound < float("inf"):
             raise ValueError(f"bound={self.bound} must be a positive number")
         if self.bits not in (32, 64):
-            raise ValueError(f"bits={self.bits} must be 32 or 64")
+            raise ValueError(f"bits={self.bits!r} must be 32 or 64")
 
     @property
     def step(self) -> float:

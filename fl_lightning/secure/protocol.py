@@ -88,7 +88,7 @@ def _add_pair(total: Ring, own: KeyPair, public: bytes, client: int, other: int,
         np.subtract(total, pair, out=total)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ServerView:
     """Everything that a server receives during one sum."""
 
@@ -145,7 +145,7 @@ def secure_sum(
     [0.75, 0.0]
     """
     parties = {client: Participant(client, session) for client in participants}
-    view = ServerView(session, threshold)
+    view = ServerView(session=session, threshold=threshold)
     view.directory = {client: party.public for client, party in parties.items()}
     view.sealed = {client: {} for client in parties}
     for sender, party in parties.items():
