@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +116,8 @@ class Run:
                     callback.close()
 
 
-@cache
 def make_parser() -> ArgumentParser:
-    """Return the parser whose keys are the arguments of the loop, the module, the data and Fabric; made once."""
+    """Return the parser whose keys are the arguments of the loop, the module, the data and Fabric."""
     parser = ArgumentParser(prog="train.py", exit_on_error=False, add_help=False, allow_abbrev=False)
     parser.add_argument("--config", action="config")
     parser.add_argument("--seed", type=int, default=0, help="Of every random stream.")
