@@ -79,14 +79,15 @@ def _diagnose(
 
     console = Console(width=None if sys.stdout.isatty() else _WIDE)
     outer, inner = parts.split_overrides(overrides)
+    outer, averaged = parts.split_overrides(outer, parts.AVERAGING)
     if table is not None:
-        system, label_counts, notes = _system_of_csv(table, merged)
+        system, label_counts, notes = _system_of_csv(table, parts.beside_clients(merged, outer, options.trust))
     else:
         system, label_counts, notes = system_of_config(merged, outer, options.trust)
     found, unknown = diagnoses(merged, system, names_given(options.algorithms), inner, options.trust)
     title = options.clients or options.config or configs.DEMO
     heading = f"What each algorithm would really optimise: {title}, {len(system.weights)} clients"
-    settings = parts.averaging(merged, options.trust)
+    settings = parts.averaging(merged, averaged, options.trust)
     choice = recommend(found, _kept(settings, system))
     console.print(table_of(found, unknown, heading, console.width, choice))
     for note in notes:
@@ -122,16 +123,15 @@ def _averaged(choice: "Recommendation") -> str:
     )
 
 
-def _system_of_csv(table: ClientTable, merged: dict[str, Any]) -> tuple["System", Any, list[str]]:
-    from fl_lightning.callbacks import ChannelFailures
+def _system_of_csv(table: ClientTable, loop: Any) -> tuple["System", Any, list[str]]:
     from fl_lightning.clock import Clock
     from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.types import Conditions
 
     rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
     conditions = [Conditions(table.num_steps, table.failure_rates)] * rounds
-    clock = _clock(Clock(), conditions, table.weights, 0, float("nan"))
-    return System(table.weights, conditions, ChannelFailures(), merged["loop"].get("lr", 0.02), clock), None, []
+    clock = _clock(loop.clock or Clock(), conditions, table.weights, 0, float("nan"))
+    return System(table.weights, conditions, loop.channel, loop.lr, clock), None, []
 
 
 def system_of_config(
