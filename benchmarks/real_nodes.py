@@ -2,9 +2,11 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from fl_lightning.flower.supernode import QUIET, free_port
 BIN = Path(sys.executable).parent
 
 
-def in_group(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen:
+def in_group(command: list[str], log: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
     """Start a process as the leader of a group, so that it can be killed with all it started, and nothing else."""
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -21,7 +23,8 @@ def in_group(command: list[str], log: Path, environment: dict[str, str]) -> subp
         )
 
 
-def kill(process: subprocess.Popen, number: int = signal.SIGKILL) -> None:
+def kill(process: "subprocess.Popen[bytes]", number: int = signal.SIGKILL) -> None:
+    """Send a signal to a group and wait for its leader."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
     process.wait(30)
@@ -33,13 +36,12 @@ class RealNodes:
     def __init__(self, folder: Path, security: tuple[list[str], list[str]] | None = None) -> None:
         self.folder, self.port = folder, free_port()
         self.of_server, self.of_nodes = security or (["--insecure"], ["--insecure"])
-        home = folder / "home"
-        home.mkdir(parents=True)
+        self.home = folder / "home"
+        self.home.mkdir(parents=True)
         ending = "insecure = true" if security is None else f'root-certificates = "{folder / "ca.crt"}"'
-        (home / "config.toml").write_text(f'[superlink.local]\naddress = "127.0.0.1:{self.port}"\n{ending}\n')
-        self.environment = os.environ | QUIET | {"FLWR_HOME": str(home), "OMP_NUM_THREADS": "1"}
-        self.nodes: dict[int, subprocess.Popen] = {}
-        self.superlink: subprocess.Popen | None = None
+        (self.home / "config.toml").write_text(f'[superlink.local]\naddress = "127.0.0.1:{self.port}"\n{ending}\n')
+        self.environment = os.environ | QUIET | {"FLWR_HOME": str(self.home), "OMP_NUM_THREADS": "1"}
+        self.nodes: dict[int, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "RealNodes":
         command = [str(BIN / "flower-superlink"), *self.of_server, "--disable-runtime-dependency-installation"]
@@ -47,9 +49,11 @@ class RealNodes:
         self.superlink = in_group(command, self.folder / "superlink.log", self.environment)
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in (*self.nodes.values(), self.superlink):
             kill(process)
+        for pid in self.processes():  # of another group
+            os.kill(pid, signal.SIGKILL)
 
     def start(self, client: int, data: Path, *more: str) -> None:
         """Start a node."""
@@ -57,8 +61,9 @@ class RealNodes:
         command += ["--client", str(client), "--data", str(data), *self.of_nodes, *more]
         self.nodes[client] = in_group(command, self.folder / f"node_{client}.log", self.environment)
 
-    def flwr(self, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess:
-        """Run a command of Flower."""
+    def flwr(self, *arguments: str, timeout: float = 600) -> "subprocess.CompletedProcess[str]":
+        """Run a command of Flower, once the SuperLink can be reached."""
+        wait_for(self._listens, timeout, "the start of the SuperLink")
         return subprocess.run(
             [str(BIN / "flwr"), *arguments],
             env=self.environment,
@@ -68,13 +73,28 @@ class RealNodes:
             timeout=timeout,
         )
 
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-def wait_for(condition, timeout: float, what: str) -> None:
+    def processes(self, name: str = "") -> list[int]:
+        """Return the processes of this federation, known by their environment, with a name in their command."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                ours = f"FLWR_HOME={self.home}".encode() in (entry / "environ").read_bytes().split(b"\0")
+                if ours and name.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+        return found
+
+
+def wait_for(condition: Callable[[], bool], timeout: float, what: str) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s"
-        time.sleep(0.2)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not happen within {timeout:g} s")
+        time.sleep(0.1)
 
 
 def num_rounds(run_dir: Path) -> int:
