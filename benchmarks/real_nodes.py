@@ -87,6 +87,19 @@ class RealNodes:
                     found.append(int(entry.name))
         return found
 
+    def cpu_seconds(self) -> dict[str, float]:
+        """Return the processor time so far of the SuperLink, the server, the SuperNodes and their trainers."""
+        roles = {"superlink": "flower-superlink", "server": "flwr-serverapp", "supernodes": "start\0supernode"}
+        return {role: self._cpu(name) for role, name in (roles | {"trainers": "start\0trainer"}).items()}
+
+    def _cpu(self, name: str) -> float:
+        ticks = 0
+        for pid in self.processes(name):
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += sum(map(int, fields[11:15]))  # its own and that of forks that have ended
+        return ticks / os.sysconf("SC_CLK_TCK")
+
 
 def wait_for(condition: Callable[[], bool], timeout: float, what: str) -> None:
     """Wait until something is so."""

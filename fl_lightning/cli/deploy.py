@@ -65,6 +65,7 @@ def main(arguments: list[str]) -> int:
     merged = configs.compose(names)
     from fl_lightning.checkpointing.storage import write_durably  # heavy: torch, lightning
     from fl_lightning.cli import building
+    from fl_lightning.flower.deployable import check_deployable
 
     settings = building.parse(merged, overrides, options.trust)
     num_clients = options.clients
@@ -72,6 +73,7 @@ def main(arguments: list[str]) -> int:
         num_clients = len(building.instantiate_data(settings).load(settings.seed).sizes)
     if num_clients < 1 or options.timeout <= 0 or options.start_timeout <= 0 or options.max_steps < 0:
         raise ConfigError("--clients, --timeout and --start_timeout must be above 0, and --max_steps not below")
+    check_deployable(building.instantiate_loop(settings), options.max_steps or None)
     name = configs.run_name(names)
     app = _APP.format(
         mark=_MARK,

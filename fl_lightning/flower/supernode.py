@@ -40,7 +40,18 @@ def commands(options: argparse.Namespace, config: str, client: int) -> list[list
     """Return the commands of the SuperNode and, unless Flower's own is wanted, of the process that trains."""
     port = options.port or free_port()
     start = [sys.executable, "-m", "fl_lightning.flower.start"]
-    supernode = [*start, "supernode", "--superlink", options.superlink, "--host", "127.0.0.1", "--port", str(port)]
+    poll = "0" if options.stock else str(options.poll)
+    supernode = [
+        *start,
+        "supernode",
+        poll,
+        "--superlink",
+        options.superlink,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     supernode += ["--node-config", node_config(config, client, options.trust)]
     supernode += ["--isolation", "subprocess" if options.stock else "process"]
     for flag, value in (

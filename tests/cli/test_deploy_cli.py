@@ -57,6 +57,8 @@ def test_files_of_others_are_not_replaced(tmp_path, capsys):
         (["--timeout", "soon"], "--timeout"),
         (["--config", "nothing.yaml"], "nothing.yaml"),
         (["--loop.sampling.sampler", "stranger.Mine"], "stranger"),
+        (["--loop.uploads+=fl_lightning.uploads.TopK"], "loop.uploads"),
+        (["--config", "digits_secaggfedacs.yaml", "--max_steps", "9"], "max-steps=9"),
     ],
 )
 def test_a_bad_app_is_refused(more, named, tmp_path, capsys):

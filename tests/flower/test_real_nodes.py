@@ -1,5 +1,6 @@
 """Real SuperLink and SuperNode processes on loopback. Minutes long: pytest -m slow tests/flower/test_real_nodes.py."""
 
+import csv
 import os
 import shutil
 import signal
@@ -96,17 +97,41 @@ def test_a_killed_node_and_its_successor_are_replayed(folder):
         print(f"the round without client 2 ended after {time.monotonic() - began:.1f} s")
         nodes.start(2, folder / "four.yaml")
         wait_for(lambda: finished(folder), 2 * START, "the last round")
-    arrived = [each.arrived for each in read_deliveries(folder / "run" / "deliveries.csv") if each.client == 2]
+    assert_replayed(folder)
+
+
+def assert_replayed(folder):
+    """Client 2 was heard at first and later not, and a simulation of what was heard gives the same weights."""
+    file = folder / "run" / "deliveries.csv"
+    arrived = [each.arrived for each in read_deliveries(file) if each.client == 2]
     assert arrived[0]
     assert not all(arrived)
-    replayed = [
-        "--loop.engine",
-        "fl_lightning.engine.Replayed",
-        "--loop.engine.path",
-        str(folder / "run" / "deliveries.csv"),
-    ]
-    simulate(folder, *replayed)
+    simulate(folder, "--loop.engine", "fl_lightning.engine.Replayed", "--loop.engine.path", str(file))
     assert_equal(weights(folder / "run"), weights(folder / "simulated"))
+
+
+def test_a_killed_node_drops_out_of_a_secure_sum(folder):
+    """It is killed while it trains, after its shares were sent: the others' shares take its masks off."""
+    everybody = {"sampler": {"class_path": "fl_lightning.samplers.FullParticipation"}, "drawing": None}
+    (folder / "all.yaml").write_text(yaml.safe_dump({"loop": {"sampling": {"init_args": everybody}}}))
+    (folder / "node.yaml").write_text(yaml.safe_dump(DATA | {"node": {"only_sums": True, "threads": 1}}))
+    given = ("digits_secaggfedacs.yaml", "observed.yaml", str(folder / "all.yaml"))
+    deploy(folder, "--timeout", "20", rounds=5, configs=given)
+    log = folder / "node_2.log"
+    with RealNodes(folder) as nodes:
+        for client in range(4):
+            nodes.start(client, folder / "node.yaml")
+        nodes.flwr("run", "app", "local")
+        wait_for(lambda: log.is_file() and log.read_text().count("Receiving: train.masked") == 2, START, "training")
+        kill(nodes.nodes[2])
+        began = time.monotonic()
+        wait_for(lambda: num_rounds(folder / "run") >= 2, 20 + 2 + 10, "the end of the round")
+        print(f"the secure sum without client 2 was found after {time.monotonic() - began:.1f} s")
+        wait_for(lambda: finished(folder), 2 * START, "the last round")
+    rows = list(csv.DictReader((folder / "run" / "metrics.csv").open()))
+    assert [float(row["failed_sums"]) for row in rows] == [0] * 5
+    assert [float(row["num_delivered"]) for row in rows] == [4, 3, 3, 3, 3]
+    assert_replayed(folder)
 
 
 def test_a_killed_server_is_resumed(folder):
