@@ -44,6 +44,7 @@ def config(width: int | None, clients: int, rounds: int, steps: int) -> dict[str
         "loop": {"rounds": rounds, "schedule": schedule, "channel": {"class_path": "fl_lightning.callbacks.Observed"}},
         "logger": "none",
     }
+    made["loop"]["sampling"] = {"init_args": {"clients_per_round": clients}}
     if width is not None:
         network = {"class_path": "benchmarks.flower.Wide", "init_args": {"width": width}}
         made["model"] = {"init_args": {"network": network}}

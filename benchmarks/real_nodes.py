@@ -61,10 +61,10 @@ class RealNodes:
         command += ["--client", str(client), "--data", str(data), *self.of_nodes, *more]
         self.nodes[client] = in_group(command, self.folder / f"node_{client}.log", self.environment)
 
-    def flwr(self, *arguments: str, timeout: float = 600) -> "subprocess.CompletedProcess[str]":
+    def flwr(self, *arguments: str, timeout: float = 600) -> None:
         """Run a command of Flower, once the SuperLink can be reached."""
         wait_for(self._listens, timeout, "the start of the SuperLink")
-        return subprocess.run(
+        done = subprocess.run(
             [str(BIN / "flwr"), *arguments],
             env=self.environment,
             cwd=self.folder,
@@ -72,6 +72,8 @@ class RealNodes:
             text=True,
             timeout=timeout,
         )
+        if done.returncode:
+            raise RuntimeError(f"flwr {' '.join(arguments)} failed: {done.stdout} {done.stderr}")
 
     def _listens(self) -> bool:
         with socket.socket() as probe:

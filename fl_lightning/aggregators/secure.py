@@ -69,9 +69,9 @@ class SecureSum(Aggregator):
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         num_draws = plan.cohort.num_draws
-        total = self._played(updates, delivered, plan) if updates.total is None else updates.total
         noise = 0.0 if updates.noise is None else updates.noise / num_draws
-        if total is None:
+        total = self._played(updates, delivered, plan) if updates.total is None else updates.total
+        if total is None or len(updates) < self.needed(plan):
             self.num_failed += 1
             return updates.deltas.new_zeros(updates.deltas.shape[1]) + noise
         return (total / num_draws).to(updates.deltas) + noise

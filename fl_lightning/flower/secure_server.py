@@ -4,7 +4,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from fl_lightning.secure import FixedPoint, ServerView
 from fl_lightning.secure.fixed_point import Ring
 from fl_lightning.secure.masking import KeyPair
 from fl_lightning.secure.shamir import PRIME
-from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates
+from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
@@ -71,7 +71,7 @@ class SecureTraining:
         """Return who was heard and the sum of their updates; of single ones nothing is known.
 
         Everybody who was drawn agrees on masks; who is not among the clients then drops out, as does one whose upload
-        is lost. Where the masks cannot be taken off, nobody was heard.
+        is lost. Where too few are heard the sum is 0, and where the masks cannot be taken off, nobody was heard.
 
         Args:
             state: The global model.
@@ -85,17 +85,19 @@ class SecureTraining:
         self._agree(view)
         uploads = self._uploads(view, [c for c in clients.tolist() if c in view.directory], content, check, state, ring)
         view.masked = {client: upload.vector for client, upload in uploads.items()}
-        total = self._unmasked(view, ring) if len(uploads) >= needed else None
-        if total is None and len(uploads) >= needed:
-            uploads = {}
-        heard, loss = list(uploads), float("nan") if total is None else float(total[-1]) / len(uploads)
+        total = np.zeros(len(state.weights) + 1)
+        if len(uploads) >= needed:
+            found = self._unmasked(view, ring)
+            uploads, total = ({}, total) if found is None else (uploads, found)
+        heard = np.array(list(uploads), dtype=np.int64)
+        loss = float(total[-1]) / len(heard) if len(heard) >= needed else float("nan")
         return Updates(
-            clients=np.array(heard, dtype=np.int64),
+            clients=heard,
             deltas=torch.zeros_like(state.weights).expand(len(heard), -1),
             buffers=state.buffers.expand(len(heard), -1),
             num_steps=np.array([upload.num_steps for upload in uploads.values()], dtype=np.int64),
             losses=np.full(len(heard), loss),
-            total=None if total is None else torch.from_numpy(total[:-1]).to(state.weights.device),
+            total=torch.from_numpy(total[:-1]).to(state.weights.device),
         )
 
     def _agree(self, view: ServerView) -> None:
@@ -149,7 +151,7 @@ class SecureTraining:
 
         return self._questions.ask(MASKED, plan.index, clients, asked, read)
 
-    def _unmasked(self, view: ServerView, ring: FixedPoint) -> Any:
+    def _unmasked(self, view: ServerView, ring: FixedPoint) -> Vector | None:
         """Return the sum as numbers; None where too few reveal their shares."""
         lists = {"session": view.session, "survivors": list(view.masked), "dropped": view.dropped}
         revealed = self._questions.ask(

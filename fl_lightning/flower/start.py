@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,9 +46,9 @@ def main(arguments: list[str]) -> None:
     else:
         from fl_lightning.flower.trainer import answer
 
-        address, config, client, trust = rest
+        address, secret, config, client, trust = rest
         try:
-            answer(address, {"config": config, "client": int(client), "trust": trust})
+            answer(address, Path(secret).read_bytes(), {"config": config, "client": int(client), "trust": trust})
         except (ValueError, OSError, ImportError) as error:  # what the node's owner can fix, in one line
             print(f"fl-lightning: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
             sys.exit(2)

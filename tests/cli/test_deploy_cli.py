@@ -79,6 +79,7 @@ def node(tmp_path):
         (["--insecure", "--private_key", __file__], "--insecure is without TLS"),
         (["--root_certificates", "nowhere.crt"], "nowhere.crt is not a file"),
         (["--port", "70000"], "--port 70000"),
+        (["--poll", "0"], "--poll 0"),
         (["--unknown"], "--unknown"),
     ],
 )
@@ -106,7 +107,8 @@ def test_the_processes_of_a_node(more, processes, node, monkeypatch):
     started = []
     monkeypatch.setattr("fl_lightning.cli.node.version", lambda name: "1.41.0")
     monkeypatch.setattr(
-        "fl_lightning.cli.node.serve", lambda options, config, client: started.extend(commands(options, config, client))
+        "fl_lightning.cli.node.serve",
+        lambda options, config, client: started.extend(commands(options, config, client, "file")),
     )
     main([*node, "--insecure", *more])
     assert len(started) == processes
@@ -114,3 +116,4 @@ def test_the_processes_of_a_node(more, processes, node, monkeypatch):
     assert supernode[supernode.index("--node-config") + 1] == node_config(node[-1], 2, [])
     assert supernode[supernode.index("--host") + 1] == "127.0.0.1"  # nobody else may talk to its processes
     assert supernode[supernode.index("--isolation") + 1] == ("subprocess" if more else "process")
+    assert ("--superexec-auth-secret-file" in supernode) == (processes == 2)  # without it anybody here gets its tasks

@@ -143,7 +143,7 @@ def test_missing_clients_are_named(tmp_path):
     grid.offline |= {1002, 1005}
     run = deployed(grid, merged)
     with pytest.raises(ConnectionError, match=r"2 of 10 clients did not come within 0\.1 s \(clients 4, 7\)"):
-        run.loop.engine.roster.meet(0.1)
+        run.loop.engine.questions.roster.meet(0.1)
 
 
 @pytest.mark.parametrize(
