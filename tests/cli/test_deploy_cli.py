@@ -1,5 +1,6 @@
 """``fl-lightning deploy`` and ``fl-lightning node``: what they write, and what they refuse in one line."""
 
+import re
 import sys
 
 import pytest
@@ -41,6 +42,16 @@ def test_an_app_names_installed_modules_and_holds_the_complete_config(tmp_path, 
     assert config["loop"]["channel"]["class_path"] == "fl_lightning.callbacks.Observed"
     assert main(["deploy", *given, "--clients", "3"]) == 0  # its own files may be replaced
     assert "num-clients = 3" in (out / "pyproject.toml").read_text()
+
+
+def test_secure_sums_and_long_names_can_be_deployed(tmp_path):
+    mine = tmp_path / "2_my_own_settings_of_this_one.yaml"
+    mine.write_text("loop: {evaluate_clients: 5}")
+    out = tmp_path / "app"
+    given = ["--config", "digits_secaggfedacs.yaml", "--config", "observed.yaml", "--config", str(mine)]
+    assert main(["deploy", *given, "--out", str(out)]) == 0
+    name = tomllib.loads((out / "pyproject.toml").read_text())["project"]["name"]
+    assert re.fullmatch(r"[a-z][a-z0-9-]{0,31}", name)  # what flwr run takes
 
 
 def test_files_of_others_are_not_replaced(tmp_path, capsys):
