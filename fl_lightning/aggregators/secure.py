@@ -123,4 +123,4 @@ def sum_of(aggregator: Aggregator) -> SecureSum | None:
     inner: Any = aggregator
     while inner is not None and not isinstance(inner, SecureSum):
         inner = getattr(inner, "aggregator", None)
-    return inner
+    return inner if isinstance(inner, SecureSum) else None

@@ -169,7 +169,7 @@ class FlowerEngine(Remembers, TrainsElsewhere):
         self, kind: str, state: ModelState, clients: IntVector, round_index: int, likes: Mapping[str, torch.Tensor]
     ) -> list[Reply | None]:
         """Ask about the global model and return the replies in the order of the clients; None where there is none."""
-        content = ({"task": self._text}, {"weights": state.weights, "buffers": state.buffers})
+        content: Content = ({"task": self._text}, {"weights": state.weights, "buffers": state.buffers})
         replies = self.questions.ask(
             kind,
             round_index,
@@ -182,7 +182,7 @@ class FlowerEngine(Remembers, TrainsElsewhere):
 
     def evaluate_clients(self, state: ModelState, round_index: int, max_examples: int) -> list[dict[str, float]]:
         """Return the metrics of the global model on each client's own data; nothing of those that do not answer."""
-        content = (
+        content: Content = (
             {"task": self._text, "max_examples": max_examples},
             {"weights": state.weights, "buffers": state.buffers},
         )

@@ -49,7 +49,7 @@ def packed(
             written and hashed once.
     """
     content: dict[str, Any] = {_VALUES: ConfigRecord(dict(values))}
-    known = {} if written is None else written
+    known: Written = {} if written is None else written
     if tensors is not None:
         for tensor in tensors.values():
             if id(tensor) not in known:

@@ -96,7 +96,8 @@ def _member(message: Message, context: Context, client: int, stage: str) -> tupl
     kept: dict[str, Any] = dict(found) if isinstance(found, ConfigRecord) else {}
     if kept.get("session") != value(message, "session", str) or kept["stage"] != stage:
         raise BadMessageError("this node takes no part in the sum, or has answered this question already")
-    return kept, Participant(client, kept["session"], tuple(kept["secret"]))
+    mask_key, seal_key, seed = kept["secret"]
+    return kept, Participant(client, kept["session"], (mask_key, seal_key, seed))
 
 
 def _directory(kept: dict[str, Any]) -> dict[int, tuple[bytes, bytes]]:

@@ -4,7 +4,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -102,11 +102,11 @@ class SecureTraining:
 
     def _agree(self, view: ServerView) -> None:
         """Collect keys and sealed shares; whoever sends both is in the directory. With too few it stays empty."""
-        index, named = self._plan.index, {"session": view.session}
+        index, named = self._plan.index, dict[str, Any](session=view.session)
         keys = self._questions.ask(KEYS, index, self._plan.cohort.clients.tolist(), lambda client: (named, {}), _keys)
         if len(keys) < view.threshold:
             return
-        listed = {
+        listed: dict[str, Any] = {
             "members": list(keys),
             "masking": [m for m, _ in keys.values()],
             "sealing": [s for _, s in keys.values()],
@@ -134,7 +134,7 @@ class SecureTraining:
         ring: FixedPoint,
     ) -> dict[int, _Upload]:
         plan = self._plan
-        shared = {"session": view.session, "senders": list(view.directory)}
+        shared: dict[str, Any] = {"session": view.session, "senders": list(view.directory)}
         shared |= {"bound": ring.bound, "num_parties": ring.num_parties, "bits": ring.bits}
         like = torch.empty((len(state.weights) + 1) * np.dtype(ring.dtype).itemsize, dtype=torch.uint8)
 
@@ -153,7 +153,7 @@ class SecureTraining:
 
     def _unmasked(self, view: ServerView, ring: FixedPoint) -> Vector | None:
         """Return the sum as numbers; None where too few reveal their shares."""
-        lists = {"session": view.session, "survivors": list(view.masked), "dropped": view.dropped}
+        lists: dict[str, Any] = {"session": view.session, "survivors": list(view.masked), "dropped": view.dropped}
         revealed = self._questions.ask(
             REVEAL,
             self._plan.index,
