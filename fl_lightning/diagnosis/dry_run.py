@@ -151,7 +151,9 @@ def _with_costs(
         return typical
     extra = (parts.aggregator.num_downloaded - 1) * system.clock.traffic.model
     clock = copy.copy(system.clock)
-    clock.traffic = replace(clock.traffic, download=clock.traffic.download + extra)
+    values = clock.traffic.model / 4  # of float32; NaN where the model is unknown
+    upload = parts.aggregator.upload_bytes(values, clock.traffic.upload)
+    clock.traffic = replace(clock.traffic, download=clock.traffic.download + extra, upload=upload)
     delivered = clock.in_time(plan, system.channel.configure_delivery(clock.linked(plan), seed=0))
     costs = clock.charged(plan, delivered, parts.aggregator, parts.sampling, probe.asked)
     return replace(

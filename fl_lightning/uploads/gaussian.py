@@ -14,7 +14,7 @@ from fl_lightning.checking import one_of
 from fl_lightning.hidden import check_unprotected
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.theory import privacy
-from fl_lightning.types import RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.types import IntVector, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.clipping import Clip
 
@@ -77,6 +77,7 @@ class GaussianMechanism(Upload):
         self.hides_updates = place == "server"
         self.account = Accountant(_default_delta(2) if delta is None else delta)
         self._drawing: Any = None
+        self._known: tuple[Any, Vector] = (None, np.empty(0))  # the last round that was accounted for
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
@@ -110,24 +111,32 @@ class GaussianMechanism(Upload):
         plans, weight = forecast
         if self.multiplier is None and self.epsilon is not None:
 
-            def spent(multiplier: float) -> Vector:
-                told = weight * np.sum([self._divergences(plan, multiplier) for plan in plans], axis=0)
+            def spent(multiplier: float, some: IntVector | None) -> Vector:
+                told = weight * np.sum([self._divergences(plan, multiplier, some) for plan in plans], axis=0)
                 return np.asarray(told, dtype=np.float64)
 
             delta = self.account.delta_after(round(weight * len(plans)))
             self.multiplier = noise_for(self.epsilon, delta, spent)
 
-    def _divergences(self, plan: RoundPlan, multiplier: float) -> Vector:
-        """Return what a round tells about each client, (M, orders)."""
+    def _divergences(self, plan: RoundPlan, multiplier: float, some: IntVector | None = None) -> Vector:
+        """Return what a round tells about each client, or about some of them, (n, orders)."""
         cohort = plan.cohort
         if self.place == "clients":
             drawn = 1 - self._drawing.distribution(cohort.probabilities, cohort.num_draws)[:, 0]
+            drawn = drawn if some is None else drawn[some]
             ratios = np.full(len(drawn), 1 / multiplier)
             return privacy.shown_divergence(np.stack([1 - drawn, drawn], axis=1), ratios)
         units = self.clip.units(plan)
         ratios = units / (multiplier * _largest(units, cohort.probabilities))
         fixed = 0.0 if self.clip.quantile is None else (0.5 / self._count_deviation(plan)) ** 2
-        return round_divergences(self._drawing, cohort, ratios, self.account.delta, fixed)
+        return round_divergences(self._drawing, cohort, ratios, self.account.delta, fixed, some)
+
+    def _told(self, plan: RoundPlan, multiplier: float) -> Vector:
+        """Return what a round tells about each client; the next round is asked for twice, so the last is kept."""
+        key = (multiplier, plan.cohort.num_draws, plan.cohort.probabilities.tobytes(), self.clip.units(plan).tobytes())
+        if key != self._known[0]:
+            self._known = (key, self._divergences(plan, multiplier))
+        return self._known[1]
 
     def _count_deviation(self, plan: RoundPlan) -> float:
         return max(3.0, plan.cohort.num_draws / 20) if self.count_noise is None else self.count_noise
@@ -167,7 +176,7 @@ class GaussianMechanism(Upload):
 
     def configure_metrics(self, result: RoundResult) -> dict[str, float]:
         """Account for the round; return its columns: epsilon so far, and those of the clip."""
-        self.account.add(self._divergences(result.plan, float(self.multiplier or 0)))
+        self.account.add(self._told(result.plan, float(self.multiplier or 0)))
         privacy_so_far = {"epsilon": self.account.epsilon, "delta": self.account.delta}
         return privacy_so_far | {"noise_multiplier": float(self.multiplier or 0)} | self.clip.configure_metrics(result)
 
@@ -177,7 +186,7 @@ class GaussianMechanism(Upload):
             return
         index = result.plan.index + 1
         following = loop.planner.undrawn(loop.planner.profiles(loop.planner.conditions(index)), index)
-        spent = self.account.spent + self._divergences(following, self.multiplier)
+        spent = self.account.spent + self._told(following, self.multiplier)
         if privacy.epsilons(spent, self.account.delta_after(index)).max() > self.epsilon * (1 + 1e-9):
             _LOG.warning("round %d would exceed epsilon=%g: the run ends here", index, self.epsilon)
             loop.should_stop = True
