@@ -72,7 +72,13 @@ def worst_epsilon(spent: Vector, delta: float) -> float:
 
 
 def round_divergences(
-    drawing: Any, cohort: Cohort, ratios: Vector, delta: float, fixed: float = 0.0, some: IntVector | None = None
+    drawing: Any,
+    cohort: Cohort,
+    ratios: Vector,
+    delta: float,
+    fixed: float = 0.0,
+    some: IntVector | None = None,
+    shown: bool = False,
 ) -> Vector:
     """Return the Rényi divergence of a round for each client, (M, orders).
 
@@ -88,11 +94,12 @@ def round_divergences(
         delta: Of the guarantee.
         fixed: Squared ratio of what a drawn client tells besides.
         some: The clients that are asked for; all by default.
+        shown: Whether somebody knows who was drawn, however the draws are made.
     """
     counts = drawing.distribution(cohort.probabilities, cohort.num_draws)
     if some is not None:
         counts, ratios = counts[some], ratios[some]
-    if not getattr(drawing, "independent", False):
+    if shown or not getattr(drawing, "independent", False):
         return privacy.shown_divergence(without_tail(counts, _TAIL * delta), ratios, fixed=fixed)
     once = counts[:, 2:].sum(axis=1) == 0
     divergences = np.empty((len(ratios), len(privacy.ORDERS)))

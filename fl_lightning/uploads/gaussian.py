@@ -21,7 +21,7 @@ from fl_lightning.uploads.clipping import Clip
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
 
-Place = Literal["server", "clients"]
+Place = Literal["server", "clients", "distributed"]
 _LOG = logging.getLogger("fl_lightning")
 _FORECAST_ROWS = 20_000  # clients times rounds that are looked at to find the noise
 
@@ -46,7 +46,10 @@ class GaussianMechanism(Upload):
         noise_multiplier: z.
         delta: Of the guarantee; M^-1.1 by default.
         place: ``server``: noise on the sum, of which nobody sees the parts. ``clients``: each client adds noise to what
-            it sends, of standard deviation :math:`z S_m`, and needs to trust nobody.
+            it sends, of standard deviation :math:`z S_m`, and needs to trust nobody. ``distributed``: under
+            :class:`fl_lightning.aggregators.SecureSum` with a threshold of t clients, each adds a share of the noise,
+            of standard deviation :math:`z S / \sqrt{t}`, so that any sum that is seen has at least :math:`z S`; who
+            is lost takes its share along.
         count_noise: With an adaptive clip, standard deviation of the noise on the number of short updates; K / 20 by
             default, but at least 3.
     """
@@ -70,13 +73,14 @@ class GaussianMechanism(Upload):
                 raise ValueError(f"{name}={value} must be a positive number")
         if delta is not None and not 0 < delta < 1:
             raise ValueError(f"delta={delta} must be between 0 and 1: well below 1 over the number of clients")
-        if clip.quantile is not None and place == "clients":
-            raise ValueError("place='clients' needs a fixed clip: leave out its quantile, or use place='server'")
+        if clip.quantile is not None and place != "server":
+            raise ValueError(f"place={place!r} needs a fixed clip: leave out its quantile, or use place='server'")
         self.clip, self.epsilon, self.delta, self.place = clip, epsilon, delta, place
         self.multiplier, self.count_noise = noise_multiplier, count_noise
         self.hides_updates = place == "server"
         self.account = Accountant(_default_delta(2) if delta is None else delta)
         self._drawing: Any = None
+        self._num_shares = 1  # that make the whole noise, where it is distributed
         self._known: tuple[Any, Vector] = (None, np.empty(0))  # the last round that was accounted for
 
     @override
@@ -95,6 +99,8 @@ class GaussianMechanism(Upload):
         for step in later:
             if not step.hides_updates:
                 raise ValueError(f"{type(step).__name__} changes updates after {name} bounded them: put it before it")
+        if self.place == "distributed":
+            self._num_shares = least_arrivals(loop.aggregator)
         self.begin(drawing_of(loop.sampling), self._forecast(loop))
 
     def _forecast(self, loop: "FederatedLoop") -> tuple[list[RoundPlan], float]:
@@ -129,7 +135,8 @@ class GaussianMechanism(Upload):
         units = self.clip.units(plan)
         ratios = units / (multiplier * _largest(units, cohort.probabilities))
         fixed = 0.0 if self.clip.quantile is None else (0.5 / self._count_deviation(plan)) ** 2
-        return round_divergences(self._drawing, cohort, ratios, self.account.delta, fixed, some)
+        shown = self.place == "distributed"  # the server of a secure sum knows who takes part
+        return round_divergences(self._drawing, cohort, ratios, self.account.delta, fixed, some, shown)
 
     def _told(self, plan: RoundPlan, multiplier: float) -> Vector:
         """Return what a round tells about each client; the next round is asked for twice, so the last is kept."""
@@ -152,6 +159,9 @@ class GaussianMechanism(Upload):
         if self.place == "clients":
             return self._noisy_rows(clipped, self.multiplier * bound * units, plan, seed)
         deviation = self.multiplier * bound * _largest(units, plan.cohort.probabilities)
+        if self.place == "distributed":
+            shares = np.full(len(units), deviation / self._num_shares**0.5)
+            return self._noisy_rows(clipped, shares / np.maximum(1, plan.cohort.counts), plan, seed)
         noise = deviation * gaussian(updates.deltas, seed, Purpose.PRIVACY_NOISE, plan.index)
         return replace(clipped, noise=noise if updates.noise is None else updates.noise + noise)
 
@@ -165,6 +175,10 @@ class GaussianMechanism(Upload):
         """Add noise to what each client sends, c Delta, given its deviation for each client."""
         rows, factors = updates.deltas.clone(), np.abs(plan.coefficients)
         for row, client in enumerate(updates.clients.tolist()):
+            if factors[client] == 0 and self.place == "distributed":
+                raise ValueError(
+                    f"client {client} has the factor 0 and cannot add its share of the noise: do not draw it"
+                )
             if factors[client] > 0:
                 noise = gaussian(rows, seed, Purpose.PRIVACY_NOISE, plan.index, client)
                 rows[row] += deviations[client] / factors[client] * noise
@@ -212,6 +226,29 @@ def drawing_of(sampling: Any) -> Any:
             "loop.sampling.drawing fl_lightning.samplers.Independent, WithReplacement or Systematic"
         )
     return drawing
+
+
+def least_arrivals(aggregator: Any) -> int:
+    """Return how many clients must arrive before anybody sees a sum.
+
+    Raises:
+        ValueError: If single updates are seen, or if the number depends on who is drawn.
+    """
+    from fl_lightning.aggregators import SecureSum  # imported here: only these runs need it
+
+    while not isinstance(aggregator, SecureSum) and hasattr(aggregator, "aggregator"):
+        aggregator = aggregator.aggregator
+    if not isinstance(aggregator, SecureSum):
+        raise ValueError(
+            "place='distributed' hides an update behind the noise of others, which needs a sum that nobody sees the "
+            "parts of: use loop.aggregator fl_lightning.aggregators.SecureSum, or place='clients'"
+        )
+    if isinstance(aggregator.threshold, float) and not aggregator.threshold.is_integer():
+        raise ValueError(
+            f"threshold={aggregator.threshold} is a share of those who are drawn, but each must know beforehand how "
+            "much noise to add: give loop.aggregator.threshold as a number of clients"
+        )
+    return max(2, int(aggregator.threshold))
 
 
 def _default_delta(num_clients: int) -> float:
