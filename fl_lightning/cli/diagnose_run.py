@@ -49,6 +49,7 @@ def _show(folder: Path, merged: dict[str, Any], trusted: list[str]) -> None:
 
     from fl_lightning.cli import parts
     from fl_lightning.cli.diagnose import system_of_config, table_of
+    from fl_lightning.diagnosis.objective import Recommendation
 
     system, label_counts, notes = system_of_config(merged, [], trusted)
     algorithm = parts.algorithm(merged, [], trusted)
@@ -56,7 +57,10 @@ def _show(folder: Path, merged: dict[str, Any], trusted: list[str]) -> None:
     found, unknown = _diagnoses(algorithm, loaded if factors is not None else None, system)
     console = Console(width=None if sys.stdout.isatty() else _WIDE)
     heading = f"What this run really optimises: {folder}, {len(system.weights)} clients, {finished} rounds"
-    console.print(table_of(found, unknown, heading, console.width))
+    if found:
+        console.print(table_of(found, unknown, heading, console.width, Recommendation(found[0], (), None)))
+    else:
+        console.print(f"{heading}\nThe objective depends on the data: the aggregator or the sampler is not linear.")
     for line in [*notes, *in_words(factors, found, label_counts)]:
         console.print(line, highlight=False)
 
@@ -117,9 +121,8 @@ def in_words(factors: "Vector | None", found: list["Diagnosis"], label_counts: A
     from fl_lightning.diagnosis.objective import class_shares, distortion
 
     if factors is None:
-        return [
-            "Nothing on the way of the updates measured a factor" + ": the objective is the planned one." * bool(found)
-        ]
+        ending = ": the objective is the planned one." if found else "."
+        return [f"Nothing on the way of the updates measured a factor{ending}"]
     least, most = int(np.argmin(factors)), int(np.argmax(factors))
     lines = [
         f"Clipping left x{factors.mean():.2f} of what clients sent on average: least of client {least} "
