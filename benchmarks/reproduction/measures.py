@@ -106,13 +106,12 @@ def _behind(name: str, values: Mapping[str, By], enough: int) -> bool:
 def best_rates(readings: Mapping[float, list[Run]]) -> dict[str, tuple[float, list[Run]]]:
     """Return for each algorithm its best learning rate and its runs with it, chosen on other seeds than reported.
 
-    Of the seeds that an algorithm has at all rates the first decides, by the averaged accuracy at the end; the others
-    are returned. With one seed alone, that one is returned.
+    Algorithms that were not run at all rates are left out. Of the seeds that one has at all rates the first decides, by
+    the averaged accuracy at the end; the others are returned. With one seed alone, that one is returned.
     """
     chosen = {}
     for name in sorted({run.algorithm for runs in readings.values() for run in runs}):
         found = {lr: {run.seed: run for run in runs if run.algorithm == name} for lr, runs in readings.items()}
-        found = {lr: runs for lr, runs in found.items() if runs}
         seeds = sorted(set.intersection(*(set(runs) for runs in found.values())))
         if not seeds:
             continue
