@@ -10,6 +10,7 @@ from fl_lightning.aggregators.base import Aggregator
 from fl_lightning.secure.fixed_point import Bits, FixedPoint
 from fl_lightning.secure.masking import library
 from fl_lightning.secure.protocol import secure_sum
+from fl_lightning.secure.sizes import exchanged_bytes
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 
 _LEAST = 2  # the sum of one update is that update
@@ -61,6 +62,18 @@ class SecureSum(Aggregator):
     def on_federation_start(self, loop: object) -> None:
         """Notice a missing library before anybody trains."""
         library()
+
+    @override
+    def upload_bytes(self, num_values: float, num_bytes: float) -> float:
+        """Return the bytes of a masked vector: one element of the ring for each value, however it was compressed."""
+        return num_values * self.bits / 8
+
+    @override
+    def protocol_bytes(self, plan: RoundPlan, delivered: IntVector) -> tuple[float, float]:
+        """Return the bytes of keys and shares; a client that never arrives took part in their exchange as well."""
+        num_clients = len(plan.cohort.clients)
+        num_arrived = int((delivered[plan.cohort.clients] > 0).sum())
+        return exchanged_bytes(num_clients, num_arrived, self._threshold(num_clients, plan.cohort.num_draws))
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
