@@ -122,10 +122,10 @@ class _SGDSteps:
         self.weights.add_(direction, alpha=-self._next_rate())
 
     def _step_along(self, parameters: Sequence[torch.nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
-        rate = self._next_rate()
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if gradient is not None:
-                parameter.add_(gradient, alpha=-rate)
+        # One call: between two, another thread that trains a client may take the interpreter's lock.
+        pairs = [pair for pair in zip(parameters, gradients, strict=True) if pair[1] is not None]
+        weights, directions = [weight for weight, _ in pairs], [gradient for _, gradient in pairs]
+        torch._foreach_add_(weights, directions, alpha=-self._next_rate())
 
     def _next_rate(self) -> float:
         self.step_index += 1
