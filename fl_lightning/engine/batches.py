@@ -126,8 +126,9 @@ class ClientBatches:
         self.lengths: IntVector = np.minimum(self.sizes, batch_size)
         self._to_device = to_device
         self.layout: Callable[[Any], Any] = as_it_is
-        plain = type(federation).batch is TensorFederation.batch and not hooked
-        self._most_together = _CLIENT_BYTES // max(1, _example_bytes(federation.train)) if plain else 0
+        self._most_together = 0  # examples that are gathered at once, where nothing happens to single batches
+        if isinstance(federation, TensorFederation) and type(federation).batch is TensorFederation.batch and not hooked:
+            self._most_together = _CLIENT_BYTES // max(1, _example_bytes(federation.train))
         self._one_set = all(hasattr(federation, name) for name in ("train", "order", "offsets"))
         self.stackable = hasattr(federation, "tensors") or (
             self._one_set and all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(federation.train))  # type: ignore[attr-defined]

@@ -123,9 +123,9 @@ class _SGDSteps:
 
     def _step_along(self, parameters: Sequence[torch.nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
         # One call: between two, another thread that trains a client may take the interpreter's lock.
-        pairs = [pair for pair in zip(parameters, gradients, strict=True) if pair[1] is not None]
-        weights, directions = [weight for weight, _ in pairs], [gradient for _, gradient in pairs]
-        torch._foreach_add_(weights, directions, alpha=-self._next_rate())
+        moved = [weight for weight, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
+        directions = [gradient for gradient in gradients if gradient is not None]
+        torch._foreach_add_(moved, directions, alpha=-self._next_rate())
 
     def _next_rate(self) -> float:
         self.step_index += 1
