@@ -13,7 +13,7 @@ from benchmarks.reproduction.runs import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "reproduction.md")
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "reproduction.md", ROOT / "docs" / "cost.md")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="measure each class of the averaged model for the pictures: seconds per run",
     )
-    tables = commands.add_parser("tables", help="write the tables and pictures of README.md and docs/reproduction.md")
+    tables = commands.add_parser("tables", help="write the tables and pictures of README.md and docs")
     tables.add_argument("--check", action="store_true", help="change nothing; fail where a table is not up to date")
     options = parser.parse_args(arguments)
     if options.command == "collect":

@@ -9,20 +9,22 @@ A mark is a comment such as ``<!-- generated: reading mnist_cyclic_server -->``;
 ``paper DATA NAME...``                 rounds to the target beside those of the paper
 ``tuned NAME``                         each algorithm with its best rate, from NAME and NAME_lr<rate>
 ``overview ALGORITHM,... NAME...``     where some algorithms stand in several readings
+``cost NAME``                          accuracy at equal time on the clock
 =====================================  =====================================================================
 
-A picture ``images/results_NAME.svg`` is drawn for each reading that a document shows so.
+A picture ``images/results_NAME.svg`` is drawn for each reading that a document shows so, and ``images/cost_NAME.svg``
+by the clock.
 """
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.reproduction import picture, runs, tables
+from benchmarks.reproduction import cost, picture, runs, tables
 from benchmarks.reproduction.runs import Run
 
 _PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-_PICTURE = re.compile(r"images/results_(\w+)\.svg")
+_PICTURE = re.compile(r"images/(results|cost)_(\w+)\.svg")
 _PLACES = ("local", "server", "split")  # of the calibration, the last word of a reading's name
 
 
@@ -73,8 +75,10 @@ def generated(words: list[str], store: Store) -> str:
             return tables.tuned_table(store.rates(name))
         case ["overview", algorithms, *names]:
             return tables.overview_table({name: store.runs(name) for name in names}, algorithms.split(","))
+        case ["cost", name]:
+            return cost.table(store.runs(name))
     raise ValueError(
-        f"'generated: {' '.join(words)}' is unknown: use reading, summary, across, paper, tuned or overview"
+        f"'generated: {' '.join(words)}' is unknown: use reading, summary, across, paper, tuned, overview or cost"
     )
 
 
@@ -89,9 +93,10 @@ def renew(document: Path, store: Store, images: Path) -> list[Path]:
     after = renewed(before, store)
     changed = [document] if after != before else []
     document.write_text(after)
-    for reading in sorted(set(_PICTURE.findall(after))):
-        path = images / f"results_{reading}.svg"
+    for kind, reading in sorted(set(_PICTURE.findall(after))):
+        path = images / f"{kind}_{reading}.svg"
         old = path.read_bytes() if path.is_file() else b""
-        picture.draw([*store.runs(reading), *store.reference(reading)], path)
+        draw = cost.draw if kind == "cost" else picture.draw
+        draw([*store.runs(reading), *store.reference(reading)], path)
         changed += [path] if path.read_bytes() != old else []
     return changed

@@ -1,5 +1,6 @@
 """The numbers behind the tables: ends of runs, costs to a target, and differences between runs of the same seed."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -72,31 +73,45 @@ def paired(values: By, reference: By) -> Paired:
     return Paired(float(differences.mean()), error, len(seeds))
 
 
-def leaders(values: Mapping[str, By]) -> set[str]:
-    """Return the algorithm of the highest mean and those that are within one standard error of it, paired by seed.
+def at_clock(run: Run, seconds: float, curve: str = "averaged") -> float:
+    """Return a curve after some seconds on the clock, on the straight line between the evaluations around them.
 
-    Algorithms with fewer seeds than the one with the most are left out where the most are two or more: one seed has no
-    error.
+    NaN where the run was not evaluated by then, or ended before.
     """
-    most = max((len(each) for each in values.values()), default=0)
-    full = {name: each for name, each in values.items() if len(each) == most}
-    if not full:
-        return set()
-    best = max(full, key=lambda name: float(np.mean(list(full[name].values()))))
-    gaps = {name: paired(full[best], each) for name, each in full.items()}
-    return {name for name, gap in gaps.items() if name == best or gap.mean <= gap.error}
+    if not len(run.clock):
+        return float("nan")
+    return float(np.interp(seconds, run.clock, getattr(run, curve), left=np.nan, right=np.nan))
+
+
+def leaders(values: Mapping[str, By]) -> set[str]:
+    """Return the algorithms that are first, or within one standard error of the first, paired by seed.
+
+    The first, seen from an algorithm, is who is farthest ahead of it on the seeds that both have. One seed has no
+    error, so an algorithm with a single one is left out where others have more.
+
+    >>> sorted(leaders({"a": {0: 0.9, 1: 0.5}, "b": {0: 0.8, 1: 0.7, 2: 0.1}, "c": {0: 0.5, 1: 0.3}, "d": {0: 1.0}}))
+    ['a', 'b']
+    """
+    enough = min(2, max((len(each) for each in values.values()), default=0))
+    full = {name: each for name, each in values.items() if len(each) >= enough > 0}
+    return {name for name in full if not _behind(name, full, enough)}
+
+
+def _behind(name: str, values: Mapping[str, By], enough: int) -> bool:
+    gaps = [paired(each, values[name]) for rival, each in values.items() if rival != name]
+    first = max((gap for gap in gaps if gap.count >= enough), key=lambda gap: gap.mean, default=Paired(0.0, 0.0, 0))
+    return first.mean > (0.0 if math.isnan(first.error) else first.error)
 
 
 def best_rates(readings: Mapping[float, list[Run]]) -> dict[str, tuple[float, list[Run]]]:
     """Return for each algorithm its best learning rate and its runs with it, chosen on other seeds than reported.
 
-    Of the seeds that an algorithm has at all rates the first decides, by the averaged accuracy at the end; the others
-    are returned. With one seed alone, that one is returned.
+    Algorithms that were not run at all rates are left out. Of the seeds that one has at all rates the first decides, by
+    the averaged accuracy at the end; the others are returned. With one seed alone, that one is returned.
     """
     chosen = {}
     for name in sorted({run.algorithm for runs in readings.values() for run in runs}):
         found = {lr: {run.seed: run for run in runs if run.algorithm == name} for lr, runs in readings.items()}
-        found = {lr: runs for lr, runs in found.items() if runs}
         seeds = sorted(set.intersection(*(set(runs) for runs in found.values())))
         if not seeds:
             continue

@@ -2,13 +2,14 @@
 
 A reading is a folder of runs as ``fl-lightning compare --out READING`` leaves it. A row has the algorithm, the seed,
 the settings that may differ between readings, the final accuracy of each class, and the curve at each evaluation:
-rounds as ``first:last:step``, local steps since the evaluation before, accuracies in units of 0.0001.
+rounds as ``first:last:step``, local steps and seconds on the clock since the evaluation before, accuracies in units of
+0.0001.
 """
 
 import csv
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import yaml
 Vector = npt.NDArray[np.float64]
 COLUMNS = (
     *("algorithm", "seed", "lr", "batch_size", "rounds", "target", "classes", "averaged_classes"),
-    *("evaluated", "steps", "accuracy", "averaged"),
+    *("evaluated", "steps", "accuracy", "averaged", "budget", "clock"),
 )
 _UNIT = 10_000  # accuracies are stored as whole numbers of these
 
@@ -40,6 +41,8 @@ class Run:
     steps: Vector  # local steps up to then, (n,)
     accuracy: Vector  # of the model of the round, (n,)
     averaged: Vector  # of the model averaged over rounds; NaN where nothing is averaged, (n,)
+    budget: float | None = None  # seconds on the clock after which the run ended, where they were limited
+    clock: Vector = field(default_factory=lambda: np.empty(0))  # synchronous seconds up to then, (n,) or not stored
 
 
 def read_run(folder: Path) -> Run:
@@ -63,6 +66,8 @@ def read_run(folder: Path) -> Run:
         steps=_column(rows, "local_steps"),
         accuracy=_column(rows, "test_accuracy"),
         averaged=_column(rows, "averaged_accuracy"),
+        budget=(loop.get("budget") or {}).get("synchronous_time"),
+        clock=_column(rows, "synchronous_time"),
     )
 
 
@@ -90,10 +95,12 @@ def merge(stored: list[Run], fresh: list[Run], reading: str) -> list[Run]:
         ValueError: If runs of one reading have different settings.
     """
     runs = {(run.algorithm, run.seed): run for run in [*stored, *fresh]}
-    for name in ("lr", "batch_size", "rounds", "target"):
+    for name in ("lr", "batch_size", "target", "budget", "rounds"):
         values = {getattr(run, name) for run in runs.values()}
-        if len(values) > 1:
-            raise ValueError(f"{reading}: runs differ in {name} ({sorted(values)}): use a folder for each setting")
+        budgeted = any(run.budget for run in runs.values())
+        if len(values) > 1 and not (name == "rounds" and budgeted):
+            shown = sorted(values, key=str)
+            raise ValueError(f"{reading}: runs differ in {name} ({shown}): use a folder for each setting")
     return [runs[key] for key in sorted(runs)]
 
 
@@ -112,6 +119,8 @@ def write(path: Path, runs: list[Run]) -> None:
                     _numbers(np.diff(run.steps, prepend=0)),
                     _numbers(run.accuracy * _UNIT),
                     _numbers(run.averaged * _UNIT),
+                    "" if run.budget is None else f"{run.budget:g}",
+                    _numbers(np.diff(run.clock, prepend=0)) if run.budget else "",
                 ]
             )
 
@@ -138,6 +147,8 @@ def _run(row: dict[str, Any]) -> Run:
         steps=np.cumsum(_values(row["steps"])),
         accuracy=_values(row["accuracy"]) / _UNIT,
         averaged=_values(row["averaged"]) / _UNIT,
+        budget=float(row["budget"]) if row.get("budget") else None,
+        clock=np.cumsum(_values(row.get("clock") or "")),
     )
 
 

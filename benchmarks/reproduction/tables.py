@@ -38,11 +38,11 @@ def reading_table(runs: list[Run], reference: list[Run], only: Sequence[str] = (
     rows = [
         [
             f"`{name}`",
-            *(_cell(each[name], name in bold) for each, bold in zip((averaged, raw, equal), best, strict=True)),
-            "" if name == REFERENCE else _difference(measures.paired(averaged[name], averaged.get(REFERENCE, {}))),
+            *(cell(each[name], name in bold) for each, bold in zip((averaged, raw, equal), best, strict=True)),
+            "" if name == REFERENCE else difference(measures.paired(averaged[name], averaged.get(REFERENCE, {}))),
             *(_cost(groups[name], curve, "evaluated") for curve in ("averaged", "accuracy")),
             _cost(groups[name], "averaged", "steps"),
-            _thousands(float(np.mean([run.steps[-1] for run in groups[name]]))),
+            thousands(float(np.mean([run.steps[-1] for run in groups[name]]))),
             str(len(groups[name])),
         ]
         for name in sorted(groups, key=lambda name: -_mean(averaged[name]))
@@ -72,7 +72,7 @@ def summary_table(runs: list[Run], reference: list[Run], only: Sequence[str] = (
     rows = [
         [
             f"`{name}`",
-            *(_cell(each[name], name in bold) for each, bold in zip((averaged, equal), best, strict=True)),
+            *(cell(each[name], name in bold) for each, bold in zip((averaged, equal), best, strict=True)),
             _cost(groups[name], "averaged", "evaluated"),
             _cost(groups[name], "averaged", "steps"),
             str(len(groups[name])),
@@ -96,10 +96,10 @@ def across_table(algorithm: str, readings: Mapping[str, tuple[list[Run], list[Ru
         rows.append(
             [
                 reading,
-                _cell(averaged, False),
-                _cell(measures.ends(own, "accuracy"), False),
-                _cell(fedavg, False),
-                _difference(measures.paired(averaged, fedavg)),
+                cell(averaged, False),
+                cell(measures.ends(own, "accuracy"), False),
+                cell(fedavg, False),
+                difference(measures.paired(averaged, fedavg)),
                 *(_cost(own, curve, "evaluated") for curve in ("averaged", "accuracy")),
                 _cost(own, "averaged", "steps"),
                 str(len(own)),
@@ -137,10 +137,10 @@ def tuned_table(readings: Mapping[float, list[Run]]) -> str:
         [
             f"`{name}`",
             f"{chosen[name][0]:g}",
-            _cell(averaged[name], name in best[0]),
-            _cell(raw[name], name in best[1]),
-            "" if name == REFERENCE else _difference(measures.paired(averaged[name], averaged.get(REFERENCE, {}))),
-            _thousands(float(np.mean([run.steps[-1] for run in chosen[name][1]]))),
+            cell(averaged[name], name in best[0]),
+            cell(raw[name], name in best[1]),
+            "" if name == REFERENCE else difference(measures.paired(averaged[name], averaged.get(REFERENCE, {}))),
+            thousands(float(np.mean([run.steps[-1] for run in chosen[name][1]]))),
             str(len(averaged[name])),
         ]
         for name in sorted(chosen, key=lambda name: -_mean(averaged[name]))
@@ -169,8 +169,8 @@ def _place(values: Mapping[str, By], name: str) -> tuple[str, str]:
     if name not in ranked or len(ranked) < 2:
         return "-", "-"
     other = next(each for each in ranked if each != name)
-    difference = _difference(measures.paired(values[name], values[other]))
-    return f"{ranked.index(name) + 1} of {len(ranked)}", f"{difference} (`{other}`)"
+    ahead = difference(measures.paired(values[name], values[other]))
+    return f"{ranked.index(name) + 1} of {len(ranked)}", f"{ahead} (`{other}`)"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -189,7 +189,8 @@ def _mean(values: By) -> float:
     return float(np.mean(list(values.values()))) if values else float("-inf")
 
 
-def _cell(values: By, bold: bool) -> str:
+def cell(values: By, bold: bool) -> str:
+    """Return the mean over the seeds and their standard deviation."""
     known = [value for value in values.values() if not math.isnan(value)]
     if not known:
         return "-"
@@ -197,11 +198,12 @@ def _cell(values: By, bold: bool) -> str:
     return f"**{text}**" if bold else text
 
 
-def _difference(difference: Paired) -> str:
-    if not difference.count or math.isnan(difference.mean):
+def difference(paired: Paired) -> str:
+    """Return a mean paired difference and its standard error."""
+    if not paired.count or math.isnan(paired.mean):
         return "-"
-    text = f"{difference.mean:+.3f}"
-    return text if math.isnan(difference.error) else f"{text} ± {difference.error:.3f}"
+    text = f"{paired.mean:+.3f}"
+    return text if math.isnan(paired.error) else f"{text} ± {paired.error:.3f}"
 
 
 def _cost(runs: list[Run], curve: str, cost: str) -> str:
@@ -211,9 +213,14 @@ def _cost(runs: list[Run], curve: str, cost: str) -> str:
     if not reached:
         return "never" if costs else "-"
     mean = float(np.mean(reached))
-    text = _thousands(mean) if cost == "steps" else f"{mean:.0f}"
+    text = thousands(mean) if cost == "steps" else f"{mean:.0f}"
     return text if len(reached) == len(costs) else f"{text} ({len(reached)} of {len(costs)})"
 
 
-def _thousands(value: float) -> str:
+def thousands(value: float) -> str:
+    """Return a number in thousands.
+
+    >>> thousands(18_432)
+    '18.4k'
+    """
     return f"{value / 1000:.1f}k"

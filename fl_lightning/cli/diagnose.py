@@ -24,9 +24,9 @@ _CONDITIONS_SEED = 0x5EED
 _WIDE = 150
 _COLUMNS = (
     *("L1", "chi²", "chi² per round", "favours", "forgets", "step", "steps per round", "s per round", "kB up / down"),
-    *("V", "V x work"),
+    *("V", "cost"),
 )
-_NARROW = ("L1", "favours", "forgets", "V x work")
+_NARROW = ("L1", "favours", "forgets", "cost")
 
 
 def make_parser() -> OneLineParser:
@@ -79,20 +79,22 @@ def _diagnose(
 
     console = Console(width=None if sys.stdout.isatty() else _WIDE)
     outer, inner = parts.split_overrides(overrides)
+    outer, averaged = parts.split_overrides(outer, parts.AVERAGING)
     if table is not None:
-        system, label_counts, notes = _system_of_csv(table, merged)
+        system, label_counts, notes = _system_of_csv(table, parts.beside_clients(merged, outer, options.trust))
     else:
         system, label_counts, notes = system_of_config(merged, outer, options.trust)
     found, unknown = diagnoses(merged, system, names_given(options.algorithms), inner, options.trust)
     title = options.clients or options.config or configs.DEMO
     heading = f"What each algorithm would really optimise: {title}, {len(system.weights)} clients"
-    console.print(table_of(found, unknown, heading, console.width))
+    settings = parts.averaging(merged, averaged, options.trust)
+    choice = recommend(found, _kept(settings, system))
+    console.print(table_of(found, unknown, heading, console.width, choice))
     for note in notes:
         console.print(f"[dim]{note}[/]")
-    choice = recommend(found)
     for line in advice(found, choice, label_counts):
         console.print(line, highlight=False)
-    console.print(_averaged(parts.averaging(merged, options.trust), system, choice), highlight=False)
+    console.print(_averaged(choice), highlight=False)
     picture = Path(options.picture)
     picture.parent.mkdir(parents=True, exist_ok=True)
     mean = [
@@ -102,31 +104,34 @@ def _diagnose(
     console.print(f"picture: {picture}", highlight=False)
 
 
-def _averaged(settings: Any, system: "System", choice: "Recommendation") -> str:
-    """Return what averaging over rounds does to the variance, in words."""
+def _kept(settings: Any, system: "System") -> float:
+    """Return the share of the variance that averaging over rounds keeps, where the loss has curvature 1."""
     rounds, averaging = settings.rounds, settings.averaging
     step = np.mean([(system.weights * (1 - each.failure_rates)) @ each.num_steps for each in system.conditions])
-    share = averaging.variance_factor(rounds, max(0.0, 1 - system.lr * float(step))) if averaging else 1.0
-    rest = f" (V of {choice.name}: {choice.best.variance:.2f} becomes {share * choice.best.variance:.2f})"
+    return float(averaging.variance_factor(rounds, max(0.0, 1 - system.lr * float(step)))) if averaging else 1.0
+
+
+def _averaged(choice: "Recommendation") -> str:
+    """Return what averaging over rounds does to the variance, in words."""
+    variance = choice.best.variance
+    rest = f" (V of {choice.name}: {variance:.2f} becomes {choice.share * variance:.2f})"
+    kept = f"{choice.share:.0%}".replace("%", " %")
     return (
-        f"The model averaged over rounds keeps {share:.0%} of the variance, where the loss has curvature 1".replace(
-            "%", " %"
-        )
-        + (rest if np.isfinite(choice.best.variance) else "")
+        f"The model averaged over rounds keeps {kept} of the variance, where the loss has curvature 1"
+        + (rest if np.isfinite(variance) else "")
         + "; it keeps all of the bias."
     )
 
 
-def _system_of_csv(table: ClientTable, merged: dict[str, Any]) -> tuple["System", Any, list[str]]:
-    from fl_lightning.callbacks import ChannelFailures
+def _system_of_csv(table: ClientTable, loop: Any) -> tuple["System", Any, list[str]]:
     from fl_lightning.clock import Clock
     from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.types import Conditions
 
     rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
     conditions = [Conditions(table.num_steps, table.failure_rates)] * rounds
-    clock = _clock(Clock(), conditions, table.weights, 0, float("nan"))
-    return System(table.weights, conditions, ChannelFailures(), merged["loop"].get("lr", 0.02), clock), None, []
+    clock = _clock(loop.clock or Clock(), conditions, table.weights, 0, float("nan"))
+    return System(table.weights, conditions, loop.channel, loop.lr, clock), None, []
 
 
 def system_of_config(
@@ -200,7 +205,7 @@ def diagnoses(
     return found, unknown
 
 
-def table_of(found: list["Diagnosis"], unknown: list[str], title: str, width: int) -> Any:
+def table_of(found: list["Diagnosis"], unknown: list[str], title: str, width: int, choice: "Recommendation") -> Any:
     """Return the table; where the terminal is narrow, without the columns that explain others."""
     from rich import box
     from rich.table import Table
@@ -210,7 +215,7 @@ def table_of(found: list["Diagnosis"], unknown: list[str], title: str, width: in
         "L1": "distance of its objective from yours, 0 to 2",
         "step": "relative to FedAvg, before calibration",
         "V": "variance of a draw",
-        "V x work": "1 is the least that a consistent algorithm can have; -: changed by memory",
+        "cost": f"local steps for equal progress, relative to {choice.name}; -: changed by memory",
     }
     shown = [name for name in _COLUMNS if wide or name in _NARROW]
     table = Table(
@@ -226,10 +231,9 @@ def table_of(found: list["Diagnosis"], unknown: list[str], title: str, width: in
     for name in shown:
         table.add_column(name, justify="right", no_wrap=not wide)
     table.add_column("must be known or kept")
-    for each in sorted(
-        found, key=lambda one: (round(one.distance, 3), not one.variance_work < np.inf, one.variance_work)
-    ):
-        cells = dict(zip(_COLUMNS, _row(each), strict=True))
+    costs = {each.name: choice.cost(each) for each in found}
+    for each in sorted(found, key=lambda one: (round(one.distance, 3), not costs[one.name] < np.inf, costs[one.name])):
+        cells = dict(zip(_COLUMNS, _row(each, costs[each.name]), strict=True))
         table.add_row(
             each.name, *(cells[name] for name in shown), str(each.needs), style="green" if each.consistent else ""
         )
@@ -238,12 +242,11 @@ def table_of(found: list["Diagnosis"], unknown: list[str], title: str, width: in
     return table
 
 
-def _row(each: "Diagnosis") -> list[str]:
+def _row(each: "Diagnosis", cost: float) -> list[str]:
     """Return the cells of the columns."""
     extremes = ["nobody", "nobody"]
     if not each.consistent:
         extremes = [f"{client} (x{each.ratios[client]:.2g})" for client in (each.favoured, each.forgotten)]
-    costs = [f"{value:.2f}" if np.isfinite(value) else "-" for value in (each.variance, each.variance_work)]
     return [
         f"{each.distance:.3f}",
         f"{each.chi_square:.3f}",
@@ -253,7 +256,8 @@ def _row(each: "Diagnosis") -> list[str]:
         f"{each.work:.1f}",
         _shown(each.seconds, 1),
         f"{_shown(each.uplink_bytes / 1000)} / {_shown(each.downlink_bytes / 1000)}",
-        *costs,
+        _shown(each.variance, 2),
+        _shown(cost, 2),
     ]
 
 
@@ -261,17 +265,16 @@ def _shown(value: float, digits: int = 0) -> str:
     return f"{value:.{digits}f}" if np.isfinite(value) else "-"
 
 
-def _soonest(found: list["Diagnosis"]) -> list[str]:
+def _soonest(found: list["Diagnosis"], share: float) -> list[str]:
     from fl_lightning.diagnosis.objective import soonest
 
-    first = soonest(found)
-    if first is None:
+    ranked = soonest(found, share)
+    if not ranked:
         return []
-    ranked = sorted((each for each in found if each.consistent), key=lambda each: each.variance_seconds)
-    others = [each for each in ranked if each is not first and np.isfinite(each.variance_seconds)][:3]
-    compared = ", ".join(f"{each.name} x{each.variance_seconds / first.variance_seconds:.2g}" for each in others)
+    first, *others = ((each, each.seconds * each.rounds(share)) for each in ranked)
+    compared = ", ".join(f"{each.name} x{time / first[1]:.2g}" for each, time in others[:3])
     return [
-        f"Soonest on the clock: [bold]{first.name}[/], {_shown(first.seconds, 1)} s per round"
+        f"Soonest on the clock: [bold]{first[0].name}[/], {_shown(first[0].seconds, 1)} s per round"
         + (f"; the same consistent progress takes {compared} the time." if compared else ".")
     ]
 
@@ -293,7 +296,7 @@ def advice(found: list["Diagnosis"], choice: "Recommendation", label_counts: Any
             lines.append("FedAvg optimises the objective you asked for: your clients are alike enough.")
         else:
             lines.append(f"FedAvg would optimise something else{': ' + said if said else ''}.")
-    return lines + _recommendation(choice) + _soonest(found)
+    return lines + _recommendation(choice) + _soonest(found, choice.share)
 
 
 def _recommendation(choice: "Recommendation") -> list[str]:
@@ -303,11 +306,11 @@ def _recommendation(choice: "Recommendation") -> list[str]:
             f"None of these algorithms optimises your objective. Nearest: [bold]{best.name}[/], at distance "
             f"{best.distance:.3f}; {best.name} must know: {best.needs}."
         ]
-    others = [f"{each.name} {each.variance_work:.2f}" for each in choice.consistent if each is not best][:3]
-    compared = f" ({', '.join(others)})" if others else ""
+    others = [f"{each.name} x{choice.cost(each):.2f}" for each in choice.consistent if each is not best][:3]
+    compared = f": {', '.join(others)}" if others else ""
     lines = [
-        f"Recommended: [bold green]{best.name}[/]. It optimises the objective you asked for, and no other consistent "
-        f"algorithm here has less variance x work: {best.variance_work:.2f}{compared}.",
+        f"Recommended: [bold green]{best.name}[/]. It optimises the objective you asked for, and the other consistent "
+        f"algorithms here need no fewer local steps for equal progress{compared}.",
         f"It must know: {_in_words(best)}",
     ]
     if choice.unknowing is not None:

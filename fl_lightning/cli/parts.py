@@ -27,6 +27,8 @@ from fl_lightning.solvers import SGD
 from fl_lightning.uploads import Uploads
 
 ALGORITHM = ("sampling", "aggregator", "solver", "calibration", "uploads")
+_BESIDE = ("channel", "clock", "lr")
+AVERAGING = ("averaging", "rounds")
 _ENVIRONMENT = ("schedule", "channel", "clock", "lr", "batch_size", "weights")
 
 
@@ -67,6 +69,19 @@ def _instantiate(
 def environment(merged: dict[str, Any], overrides: Sequence[str], trusted: Sequence[str] = ()) -> Namespace:
     """Return the data source, the seed, and what surrounds an algorithm: ``loop.schedule``, ``loop.lr`` and so on."""
     return _instantiate(merged, _ENVIRONMENT, overrides, trusted, with_data=True)
+
+
+def beside_clients(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] = ()) -> Namespace:
+    """Return what a table of clients leaves open: ``channel``, ``clock`` (None unless given) and ``lr`` of the loop."""
+    refused, _ = split_overrides(overrides, _BESIDE)
+    if refused:
+        raise configs.ConfigError(
+            f"{refused[0]} does not go with --clients, whose table gives T, q and w: use --config for it, or one of "
+            + ", ".join(f"--loop.{key}" for key in _BESIDE)
+        )
+    loop = {"lr": merged["loop"].get("lr", 0.02), "channel": merged["loop"]["channel"]}
+    made: Namespace = _instantiate({"loop": loop}, _BESIDE, overrides, trusted, with_data=False).loop
+    return made
 
 
 def model_bytes(merged: dict[str, Any], trusted: Sequence[str] = ()) -> float:
@@ -110,22 +125,22 @@ def _part(key: str, settings: str, overrides: tuple[str, ...], trusted: tuple[st
     return getattr(_instantiate({"loop": loop}, (key,), overrides, trusted, with_data=False).loop, key)
 
 
-def averaging(merged: dict[str, Any], trusted: Sequence[str] = ()) -> Namespace:
+def averaging(merged: dict[str, Any], overrides: Sequence[str], trusted: Sequence[str] = ()) -> Namespace:
     """Return what is averaged over rounds, and over how many: ``averaging`` and ``rounds``."""
     loop = {"rounds": 100} | merged.get("loop", {})  # a table of clients says nothing about rounds
-    made: Namespace = _instantiate({"loop": loop}, ("averaging", "rounds"), (), trusted, with_data=False).loop
+    made: Namespace = _instantiate({"loop": loop}, AVERAGING, overrides, trusted, with_data=False).loop
     return made
 
 
-def split_overrides(overrides: list[str]) -> tuple[list[str], list[str]]:
-    """Separate what overrides the environment from what overrides the algorithm.
+def split_overrides(overrides: list[str], keys: Sequence[str] = ALGORITHM) -> tuple[list[str], list[str]]:
+    """Separate what overrides the environment from what overrides the algorithm, or some other keys of the loop.
 
     >>> split_overrides(["--loop.lr", "0.1", "--loop.sampling.clients_per_round=4", "--seed", "1"])
     (['--loop.lr', '0.1', '--seed', '1'], ['--loop.sampling.clients_per_round=4'])
     """
     sides: tuple[list[str], list[str]] = ([], [])
     for group in _groups(overrides):
-        sides[any(_is_of(group, key) for key in ALGORITHM)].extend(group)
+        sides[any(_is_of(group, key) for key in keys)].extend(group)
     return sides
 
 

@@ -14,6 +14,7 @@ import torch
 
 from fl_lightning import theory
 from fl_lightning.aggregators import Aggregator
+from fl_lightning.asynchronous import AsynchronousSelection
 from fl_lightning.calibration import Calibration
 from fl_lightning.clock import Clock
 from fl_lightning.diagnosis.objective import Needs, TypicalRound
@@ -283,7 +284,8 @@ def needs(algorithm: Algorithm, system: System) -> Needs:
             with_upload.append("name")
     if not memory and aggregator is not algorithm.aggregator:
         memory = "server moments"
-    return Needs(tuple(before), tuple(with_upload), memory)
+    stale = isinstance(algorithm.sampling, AsynchronousSelection)
+    return Needs(tuple(before), tuple(with_upload), memory, stale)
 
 
 def _laws(algorithm: Algorithm, system: System, conditions: Conditions) -> tuple[Vector, Vector, Vector]:

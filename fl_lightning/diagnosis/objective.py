@@ -43,6 +43,7 @@ class Needs:
     before_draw: tuple[str, ...] = ()  # of every client, before anybody is drawn: "q", "work"
     with_upload: tuple[str, ...] = ()  # of who arrives: "q", "work", "name"
     memory: str = ""  # what is remembered from round to round, in words
+    stale: bool = False  # that memory is only what clients start from, and leaves the variance of a draw as it is
 
     @property
     def count(self) -> int:
@@ -72,7 +73,18 @@ class Diagnosis:
     seconds: float = float("nan")  # of a round on the clock
     uplink_bytes: float = float("nan")  # in a round
     downlink_bytes: float = float("nan")
-    variance_seconds: float = float("nan")  # variance of a step times seconds of a round: less is sooner
+    step_variance: float = float("nan")  # variance of a step over its squared length, V over the number of draws
+
+    def rounds(self, share: float = 1.0) -> float:
+        """Return how many rounds make the progress of one round without variance: 1 + share V / K.
+
+        The best step along a noisy direction is shorter by this factor than along the exact one (smooth losses), and
+        so is the progress. It holds for gradients of clients that differ by as much as their mean is long.
+
+        Args:
+            share: Of the variance that averaging the model over rounds keeps.
+        """
+        return 1 + share * self.step_variance
 
     @property
     def distance(self) -> float:
@@ -134,6 +146,8 @@ def diagnose(
     in_rounds = raw / raw.sum(axis=1, keepdims=True)
     noise = np.array([each.noise / each.num_draws for each in rounds]) / raw.sum(axis=1) ** 2
     variances = _ratio_sums(in_rounds**2, p * (1 - q)) + noise
+    if needs.memory and not needs.stale:
+        variances = np.full(len(rounds), np.nan)
     least = (w * np.sqrt(t / (1 - q))).sum(axis=1) ** 2
     work_of_draw = (p * t).sum(axis=1) + [each.questions / each.num_draws for each in rounds]
     return Diagnosis(
@@ -144,32 +158,25 @@ def diagnose(
         round_chi_square=float(_ratio_sums((w - in_rounds) ** 2, in_rounds).mean()),
         step_length=float(raw.sum() / (w * (1 - q) * a).sum()),
         work=float(np.mean([each.work + each.questions for each in rounds])),
-        variance=float("nan") if needs.memory else float(variances.mean()),
-        variance_work=float("nan") if needs.memory else float((variances * work_of_draw / least).mean()),
+        variance=float(variances.mean()),
+        variance_work=float((variances * work_of_draw / least).mean()),
         needs=needs,
-        **_costs(rounds, np.full(len(rounds), np.nan) if needs.memory else variances),
+        seconds=float(np.mean([each.seconds for each in rounds])),
+        uplink_bytes=float(np.mean([each.uplink_bytes for each in rounds])),
+        downlink_bytes=float(np.mean([each.downlink_bytes for each in rounds])),
+        step_variance=float((variances / [each.num_draws for each in rounds]).mean()),
     )
 
 
-def _costs(rounds: Sequence[TypicalRound], variances: Vector) -> dict[str, float]:
-    """Return what a round costs, and the variance of a step, V over the number of draws, times its seconds."""
-    seconds = np.array([each.seconds for each in rounds])
-    draws = np.array([each.num_draws for each in rounds])
-    return {
-        "seconds": float(seconds.mean()),
-        "uplink_bytes": float(np.mean([each.uplink_bytes for each in rounds])),
-        "downlink_bytes": float(np.mean([each.downlink_bytes for each in rounds])),
-        "variance_seconds": float((variances / draws).mean() * seconds.mean()),
-    }
+def soonest(diagnoses: Sequence[Diagnosis], share: float = 1.0) -> list[Diagnosis]:
+    """Return the consistent algorithms by their time on the clock for equal progress, the soonest first.
 
-
-def soonest(diagnoses: Sequence[Diagnosis]) -> Diagnosis | None:
-    """Return the consistent algorithm that makes a given progress in the least time on the clock, where it is known.
-
-    All make equally long steps, so that the time to a given accuracy goes with variance of a step x seconds of a round.
+    Args:
+        diagnoses: Of all algorithms; those of unknown time or variance are left out.
+        share: Of the variance that averaging the model over rounds keeps.
     """
-    known = [each for each in diagnoses if each.consistent and np.isfinite(each.variance_seconds)]
-    return min(known, key=lambda each: each.variance_seconds, default=None)
+    known = [each for each in diagnoses if each.consistent and np.isfinite(each.seconds * each.step_variance)]
+    return sorted(known, key=lambda each: each.seconds * each.rounds(share))
 
 
 def _ratio_sums(above: Vector, below: Vector) -> Vector:
@@ -232,19 +239,30 @@ class Recommendation:
     """Which algorithm to take, and which one if less is known."""
 
     best: Diagnosis
-    consistent: tuple[Diagnosis, ...]  # all consistent ones of known variance, cheapest first
+    consistent: tuple[Diagnosis, ...]  # all consistent ones without memory, cheapest first
     unknowing: Diagnosis | None  # the first consistent one that needs neither q nor work before the draw, if another
+    share: float = 1.0  # of the variance that averaging keeps
 
     @property
     def name(self) -> str:
         """The algorithm's name."""
         return self.best.name
 
+    def cost(self, each: Diagnosis) -> float:
+        """Return the local steps of an algorithm for equal progress, over those of the recommended one."""
+        return each.work * each.rounds(self.share) / (self.best.work * self.best.rounds(self.share))
 
-def recommend(diagnoses: Sequence[Diagnosis]) -> Recommendation:
-    """Choose the consistent algorithm of the least variance x work; of those alike, the one that needs to know least.
 
-    Where none is consistent, the one whose objective is nearest to the target is taken.
+def recommend(diagnoses: Sequence[Diagnosis], share: float = 1.0) -> Recommendation:
+    """Choose the consistent algorithm without memory that needs the fewest local steps for equal progress.
+
+    That is work of a round x (1 + share V / K), see :meth:`Diagnosis.rounds`; all steps are calibrated to one length.
+    Little variance leaves the work to decide, and much of it leaves V x work. Of algorithms within 2 %, the one that
+    needs to know least is taken; where none is consistent, the one whose objective is nearest to the target.
+
+    Args:
+        diagnoses: Of all algorithms.
+        share: Of the variance that averaging the model over rounds keeps.
 
     >>> w, t = np.array([0.5, 0.5]), np.array([1.0, 9.0])
     >>> clients = {"num_steps": t, "accumulation": t, "failure_rates": np.zeros(2), "coefficients": np.ones(2)}
@@ -255,14 +273,20 @@ def recommend(diagnoses: Sequence[Diagnosis]) -> Recommendation:
     """
     if not diagnoses:
         raise ValueError("there is nothing to choose from: no algorithm has an objective that is known beforehand")
-    known = [each for each in diagnoses if each.consistent and np.isfinite(each.variance_work)]
-    ranked = tuple(sorted(known, key=lambda each: round(each.variance_work, 9)))  # of equal ones the first stays first
+
+    def steps(each: Diagnosis) -> float:
+        return round(each.work * each.rounds(share), 9)
+
+    known = [
+        each for each in diagnoses if each.consistent and np.isfinite(each.step_variance) and not each.needs.memory
+    ]
+    ranked = tuple(sorted(known, key=steps))  # of equal ones the first stays first
     if not ranked:
-        return Recommendation(min(diagnoses, key=lambda each: each.distance), (), None)
-    alike = [each for each in ranked if each.variance_work <= ranked[0].variance_work * _TIE]
+        return Recommendation(min(diagnoses, key=lambda each: each.distance), (), None, share)
+    alike = [each for each in ranked if steps(each) <= steps(ranked[0]) * _TIE]
     best = min(alike, key=lambda each: (each.needs.count, round(each.work, 9)))
     free = [each for each in diagnoses if each.consistent and not each.needs.before_draw]
     free = [each for each in free if "q" not in each.needs.with_upload and each is not best]
     needs_knowledge = bool(best.needs.before_draw) or "q" in best.needs.with_upload
     unknowing = min(free, key=lambda each: (each.needs.count, each.work)) if free and needs_knowledge else None
-    return Recommendation(best, ranked, unknowing)
+    return Recommendation(best, ranked, unknowing, share)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reproduction import __main__ as program
-from benchmarks.reproduction import documents, measures, picture, runs, tables
+from benchmarks.reproduction import cost, documents, measures, picture, runs, tables
 from benchmarks.reproduction.runs import Run
 from fl_lightning.cli.main import main
 
@@ -122,6 +122,41 @@ def test_fresh_runs_replace_stored_ones_and_settings_must_agree():
         runs.merge(READING, [made("fedacs", 0, 0.9, lr=0.04)], "a")
 
 
+def clocked(algorithm: str, seed: int, end: float, pace: float) -> Run:
+    """Return a run that was ended by a budget of 100 s."""
+    run = made(algorithm, seed, end)
+    return replace(run, budget=100.0, clock=pace * run.evaluated, rounds=round(20 * pace))
+
+
+def test_accuracy_at_equal_time(tmp_path):
+    slow = [clocked("fedavg", seed, 0.5 + 0.02 * seed, pace=5.0) for seed in (0, 1)]
+    fast = [clocked("fedacs", seed, 0.9, pace=10.0) for seed in (0, 1)]
+    found = rows(cost.table(runs.merge(slow, fast, "a")))
+    # After 10 of its 20 rounds FedACS is half way up, and FedAvg at its end.
+    assert measures.at_clock(fast[0], 50.0) == pytest.approx(0.9 * 5 / 20)  # between its evaluations at 40 and 60 s
+    assert np.isnan(measures.at_clock(fast[0], 10.0))  # before its first evaluation
+    assert np.isnan(measures.at_clock(fast[0], 201.0))
+    assert found["fedacs"][1:] == ["0.225 ± 0.000", "0.450 ± 0.000", "-0.060 ± 0.010", "10", "0.1k", "2"]
+    assert found["fedavg"][2] == "**0.510 ± 0.014**"
+    runs.write(tmp_path / "a_clock.csv", [*slow, *fast])
+    for run, again in zip([*slow, *fast], runs.read(tmp_path / "a_clock.csv"), strict=True):
+        np.testing.assert_array_equal(again.clock, run.clock)
+        assert again.budget == run.budget
+    cost.draw([*slow, *fast], tmp_path / "a.svg")
+    assert "FedACS" in (tmp_path / "a.svg").read_text()
+    with pytest.raises(ValueError, match="needs runs with --budget synchronous_time=SECONDS"):
+        cost.table(READING)
+
+
+def test_the_first_is_looked_for_on_common_seeds():
+    many = {seed: 0.7 + 0.01 * seed for seed in range(10)}
+    few = {seed: value + 0.1 + 0.01 * (seed % 2) for seed, value in many.items() if seed < 3}
+    assert measures.leaders({"many": many, "few": few}) == {"few"}
+    assert measures.leaders({"many": many, "other": dict.fromkeys(range(3), 0.5)}) == {"many"}
+    assert measures.leaders({"a": {0: 0.1}, "b": {0: 0.2}}) == {"b"}
+    assert measures.leaders({}) == set()
+
+
 def test_names_at_the_ends_of_curves_do_not_cover_each_other():
     placed = picture._apart([0.9, 0.5, 0.88, 0.87], 0.06)
     assert np.diff(np.sort(placed)).min() >= 0.06 - 1e-12
@@ -192,6 +227,8 @@ def test_collect_and_tables(folders, tmp_path, monkeypatch, capsys):
 
 def test_the_documents_hold_what_the_stored_results_say(capsys):
     assert program.main(["tables", "--check"]) == 0, capsys.readouterr().out
-    shown = {name for path in program.DOCUMENTS for name in documents._PICTURE.findall(path.read_text())}
-    assert [name for name in shown if not (program.IMAGES / f"results_{name}.svg").is_file()] == []
+    shown = {
+        f"{kind}_{name}" for path in program.DOCUMENTS for kind, name in documents._PICTURE.findall(path.read_text())
+    }
+    assert [name for name in shown if not (program.IMAGES / f"{name}.svg").is_file()] == []
     assert Path(program.RESULTS / "README.md").is_file()

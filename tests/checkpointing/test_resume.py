@@ -68,7 +68,17 @@ def broken(name, run_dir, deaths, *more):
     return content_of(run_dir)
 
 
-@pytest.mark.parametrize("algorithm", configs.names("algorithms"))
+# Their parts keep nothing from round to round, or what those of another algorithm keep: they run with the slow tests.
+ALIKE = {
+    *("cafedavg", "cafednova", "fednova", "fedprox", "full", "schemec", "uniform", "varianceoptimal", "workaware"),
+    *("consistentfedbuff", "fedasync", "fedavgm", "fedyogi", "median", "trimmedmean"),
+}
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in configs.names("algorithms")],
+)
 def test_every_algorithm_resumes_exactly(algorithm, tmp_path):
     """The folder of a finished run, without its summary and later checkpoints, is that of a killed run."""
     name = f"digits_{algorithm}"

@@ -1,5 +1,7 @@
 """The command ``diagnose`` as a user runs it."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -26,7 +28,8 @@ def test_the_papers_mnist_without_its_data(in_folder, capsys):
     assert code == 0
     assert "clients 0-9 carry 51 % of the weight but 12 % of the objective" in out
     assert "classes 0-4 carry 51 % of the weight but 12 % of the objective" in out
-    assert "Recommended: workaware" in out
+    assert "Recommended: fedacs" in out
+    assert "Soonest on the clock: consistentfedbuff" in out
     assert out.count("depends on") == 6  # the data: three samplers and three robust centres
     assert (in_folder / "diagnosis.png").stat().st_size > 10_000
     assert list(in_folder.iterdir()) == [in_folder / "diagnosis.png"]  # nothing was fetched, no run was made
@@ -54,6 +57,22 @@ def test_overrides_reach_the_environment_and_the_algorithm(in_folder, capsys):
     assert code == 0
     assert (in_folder / "a" / "b.png").is_file()
     assert "None of these algorithms optimises your objective. Nearest: fedavg" in out
+
+
+def test_what_a_table_of_clients_leaves_open_can_be_given_and_the_rest_is_refused(in_folder, capsys):
+    (in_folder / "c.csv").write_text("T,q\n5,0.1\n9,0.4\n2,0.3\n")
+    table = ["--clients", "c.csv", "--algorithms", "fedacs,fedavg"]
+    _, plain, _ = run(capsys, *table)
+    _, slow, _ = run(capsys, *table, "--loop.clock.seconds_per_step", "10")
+    seconds = [float(re.search(r"fedacs, ([\d.]+) s per round", out)[1]) for out in (plain, slow)]
+    assert seconds[1] == pytest.approx(10 * seconds[0], rel=0.02)
+    kept = [re.search(r"keeps (\d+) % of the variance", run(capsys, *table, *more)[1])[1] for more in (
+        [], ["--loop.lr", "0.3"], ["--loop.rounds", "10"], ["--loop.averaging", "null"])]  # fmt: skip
+    assert len(set(kept)) == 4
+    assert kept[3] == "100"
+    code, _, said = run(capsys, *table, "--loop.batch_size", "3")
+    assert code == 2
+    assert "--loop.batch_size does not go with --clients, whose table gives T, q and w" in said
 
 
 def test_many_clients(in_folder, capsys):

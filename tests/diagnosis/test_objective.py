@@ -12,6 +12,7 @@ from fl_lightning.diagnosis.objective import (
     distortion,
     number_ranges,
     recommend,
+    soonest,
 )
 
 T = np.array([1.0, 3, 5, 10, 20, 30])
@@ -91,20 +92,44 @@ def test_a_diagnosis_needs_a_round():
         diagnose("x", W, [])
 
 
-def consistent(name, probabilities, needs=None):
+def drawn(name, probabilities, num_draws, needs=None):
     factors = theory.consistent_coefficients(W, probabilities, Q, T)
-    return diagnose(name, W, [played(probabilities, factors)], needs)
+    work = num_draws * float(probabilities @ T)
+    return diagnose(name, W, [played(probabilities, factors, work=work, num_draws=num_draws)], needs)
 
 
-def test_the_recommendation_is_the_consistent_one_of_least_variance_times_work():
-    fedavg = diagnose("fedavg", W, [played(W)])
-    cafednova = consistent("cafednova", W, Needs(with_upload=("q", "work", "name")))
-    workaware = consistent("workaware", theory.work_aware_probabilities(W, Q, T), Needs(("q", "work")))
-    scaffold = consistent("scaffold", W, Needs(memory="client vectors"))
-    choice = recommend([fedavg, cafednova, scaffold, workaware])
-    assert choice.name == "workaware"
-    assert [each.name for each in choice.consistent] == ["workaware", "cafednova"]
+@pytest.mark.parametrize(("num_draws", "expected"), [(1000, "fedacs"), (1, "workaware")])
+def test_the_recommendation_needs_the_fewest_local_steps_for_equal_progress(num_draws, expected):
+    """Many draws have little variance, and the work decides; few draws leave variance x work."""
+    fedavg = diagnose("fedavg", W, [played(W, work=num_draws * float(W @ T), num_draws=num_draws)])
+    cafednova = drawn("cafednova", W, num_draws, Needs(with_upload=("q", "work", "name")))
+    workaware = drawn("workaware", theory.work_aware_probabilities(W, Q, T), num_draws, Needs(("q", "work")))
+    fedacs = drawn("fedacs", theory.heterogeneity_aware_probabilities(W, Q, T), num_draws, Needs(("q", "work")))
+    scaffold = drawn("scaffold", W, num_draws, Needs(memory="client vectors"))
+    choice = recommend([fedavg, cafednova, scaffold, workaware, fedacs])
+    steps = {
+        each.name: each.work * (1 + each.variance / num_draws) for each in (cafednova, workaware, fedacs)
+    }  # by hand
+    assert [each.name for each in choice.consistent] == sorted(steps, key=steps.__getitem__)
+    assert choice.name == expected
+    assert choice.cost(cafednova) == pytest.approx(steps["cafednova"] / steps[expected])
     assert choice.unknowing is scaffold
+
+
+def test_averaging_leaves_less_of_the_variance_to_decide():
+    workaware = drawn("workaware", theory.work_aware_probabilities(W, Q, T), 1)
+    fedacs = drawn("fedacs", theory.heterogeneity_aware_probabilities(W, Q, T), 1)
+    assert recommend([workaware, fedacs], share=1.0).name == "workaware"
+    assert recommend([workaware, fedacs], share=0.01).name == "fedacs"
+
+
+def test_clients_that_do_not_wait_are_soonest():
+    waiting = diagnose("fedacs", W, [played(theory.heterogeneity_aware_probabilities(W, Q, T), seconds=9.0)])
+    law = theory.consistent_coefficients(W, W, Q, T)
+    stale = diagnose("fedbuff", W, [played(W, law, seconds=1.0)], Needs(memory="client models", stale=True))
+    unknown = diagnose("scaffold", W, [played(W, law, seconds=0.1)], Needs(memory="client vectors"))
+    assert [each.name for each in soonest([waiting, unknown, stale])] == ["fedbuff", "fedacs"]
+    assert stale.variance == pytest.approx(theory.variance_factor(W, W, Q))
 
 
 def test_of_equally_good_algorithms_the_one_that_needs_least_is_recommended():
