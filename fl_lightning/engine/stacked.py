@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.func import vmap
+from torch.func import grad_and_value, vmap
 
 from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.client import ClientTrainer, precise
@@ -49,7 +49,7 @@ class StackTrainer:
         self._places = [_places(model.module, parameter) for parameter in model.parameters]
         self._shapes = [parameter.shape for parameter in model.parameters]
         self._lengths = [parameter.numel() for parameter in model.parameters]
-        self._losses = vmap(self._loss, in_dims=(0, 0, None))
+        self._differentiate = vmap(grad_and_value(self._loss), in_dims=(0, 0, None))
 
     def _loss(self, parameters: Sequence[torch.Tensor], batch: Any, index: int) -> torch.Tensor:
         """Return the loss of a training step with other parameters in place of the module's own.
@@ -110,17 +110,11 @@ class StackTrainer:
             weights, batch = weights.expand(2, -1), torch.utils._pytree.tree_map(_twice, batch)
         parts = weights.split(self._lengths, dim=1)
         parameters = [part.unflatten(1, shape) if shape else part[:, 0] for part, shape in _pairs(parts, self._shapes)]
-        parameters = [parameter.detach().requires_grad_() for parameter in parameters]
         with self.autocast():
-            losses = self._losses(parameters, batch, index)
-        # Rows are independent: the gradient of the sum of the losses has the gradient of each client in its row.
-        gradients = torch.autograd.grad(losses, parameters, torch.ones_like(losses), allow_unused=True)
+            gradients, losses = self._differentiate(parameters, batch, index)
         for target, gradient in _pairs(out.split(self._lengths, dim=1), gradients):
-            if gradient is None:
-                target.zero_()
-            else:
-                target.copy_(gradient[:count].reshape(target.shape))
-        return losses[:count].detach()
+            target.copy_(gradient[:count].reshape(target.shape))
+        return losses[:count]
 
 
 @dataclass(frozen=True)
