@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,8 +17,8 @@ from benchmarks.measuring import Round, Side, interleave, worker
 from fl_lightning.figures.style import BLUE, INK, MUTED, ORANGE, bare, save
 
 HAND = "by_hand"
-CASES = ("W1", "W1q", "W2", "W3", "processes", "control")
-GOALS = {"W1": 0.40, "W1q": 0.31, "W2": 0.60, "W3": 0.02, "processes": 0.70}
+CASES = ("W1", "W1q", "W2", "W3", "processes", "overhead", "control")
+GOALS = {"W1": 0.33, "W1q": 0.30, "W2": 0.35, "W3": 0.006, "processes": 0.60}
 TITLES = {
     "W1": "W1: CNN, 6 of 20 clients, 15 steps of 512",
     "W1q": "W1 with half the clients at q in [0.4, 0.5]",
@@ -70,7 +71,22 @@ def control(quick: bool) -> list[dict[str, float]]:
     return [measure(10**power, 5 if quick else 20) for power in range(2, 7)]
 
 
-def show(console: Console, records: list[dict[str, Any]], planes: list[dict[str, float]]) -> None:
+def overhead(threads: int, quick: bool) -> list[dict[str, Any]]:
+    """Measure, in a process of its own, what the clock and the clients' evaluation add to a round of W1."""
+    command = [sys.executable, "-m", "benchmarks.overhead", str(threads), *(["--quick"] if quick else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the overhead could not be measured:\n{done.stderr[-3000:]}")
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def show(
+    console: Console,
+    records: list[dict[str, Any]],
+    planes: list[dict[str, float]],
+    parts: list[dict[str, Any]] | None = None,
+) -> None:
     """Print the tables."""
     table = Table(title="Seconds per round and ratio to the yardstick (lower is better)")
     for name in ("", "threads", "yardstick", "ours", "ratio", "goal", "CPU ratio", "engine", "eval", "rest"):
@@ -84,12 +100,20 @@ def show(console: Console, records: list[dict[str, Any]], planes: list[dict[str,
             f"{record['yardstick_wall']:.3f}",
             f"{record['ours_wall']:.4f}",
             f"{record['wall_ratio']:.4f}",
-            f"{record['goal']:.2f}",
+            f"{record['goal']:.3g}",
             f"{record['cpu_ratio']:.4f}",
             record["mode"],
             *shares,
         )
     if records:
+        console.print(table)
+    if parts:
+        table = Table(title="What parts take of a round of W1")
+        for name in ("part", "ms per round", "share", "goal"):
+            table.add_column(name, justify="left" if name == "part" else "right")
+        for part in parts:
+            cells = (f"{1e3 * part['seconds']:.3f}", f"{100 * part['share']:.3f} %", f"{100 * part['goal']:.0f} %")
+            table.add_row(part["part"], *cells)
         console.print(table)
     if planes:
         table = Table(title="Control plane: schedule, sampling, calibration, channel, theory")
@@ -144,12 +168,13 @@ def main() -> None:
         if wanted:
             console.print(" and ".join(TITLES[case] for case in wanted), "...")
             records += compare(wanted, arguments.threads, repeats, arguments.quick)
+    parts = overhead(arguments.threads, arguments.quick) if "overhead" in cases else []
     planes = control(arguments.quick) if "control" in cases else []
-    show(console, records, planes)
+    show(console, records, planes, parts)
     arguments.output.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load_after": load}
-    content = {"machine": machine, "quick": arguments.quick, "workloads": records, "control": planes}
+    content = {"machine": machine, "quick": arguments.quick, "workloads": records, "overhead": parts, "control": planes}
     (arguments.output / "benchmarks.json").write_text(json.dumps(content, indent=1))
     draw(arguments.output / "benchmarks.svg", records, planes)
     console.print(f"{time.time() - began:.0f} s; written to {arguments.output}")

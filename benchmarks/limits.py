@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch.nn import functional
@@ -55,6 +56,32 @@ def show(workload: Workload, threads: int) -> None:
     print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=10, max_name_column_width=40))
 
 
+def bare_step(workload: Workload, side_by_side: int, steps: int = 200) -> float:
+    """Return the seconds of a local step where some threads make nothing but such steps, each on a model of its own.
+
+    No federation, no clients, no evaluation: what is faster than this must make the operators faster.
+    """
+    examples = torch.randn(64, workload.batch_size, *workload.shape)
+    targets = torch.randint(0, 10, (workload.batch_size,))
+
+    def train(_: int) -> float:
+        torch.set_num_threads(1)
+        network = workload.network()
+        parameters = list(network.parameters())
+        with pool_before_relu(network):
+            for index in range(-20, steps):
+                if index == 0:
+                    began = time.perf_counter()
+                loss = functional.cross_entropy(network(channels_last(examples[index % 64])), targets)
+                gradients = torch.autograd.grad(loss, parameters)
+                with torch.no_grad():
+                    torch._foreach_add_(parameters, gradients, alpha=-1e-4)
+        return (time.perf_counter() - began) / steps
+
+    with ThreadPoolExecutor(side_by_side) as pool:
+        return max(pool.map(train, range(side_by_side)))
+
+
 def main() -> None:
     """Measure a step of W1 on all threads and one of W2 on one thread, as they are trained."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.limits", description=__doc__)
@@ -63,6 +90,8 @@ def main() -> None:
     keep_freed_memory()
     show(W1, threads)
     show(W2, 1)
+    for number in sorted({1, threads}):
+        print(f"W2, nothing but local steps, {number} side by side: {1e3 * bare_step(W2, number):.2f} ms per step")
 
 
 if __name__ == "__main__":

@@ -69,6 +69,11 @@ def run(workload: Workload, pause: Callable[[dict[str, Any]], bool], mode: str =
     """Play rounds until ``pause`` returns False."""
     fabric = Fabric(accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto")
     fabric.launch()
+    play(workload, _Pace(pause if fabric.global_rank == 0 else lambda parts: True), mode, fabric)
+
+
+def play(workload: Workload, watcher: Any, mode: str = "auto", fabric: Fabric | None = None, **settings: Any) -> None:
+    """Play rounds until a watcher stops the loop, with further arguments of the loop as given."""
     inputs, targets, test_inputs, test_targets = workload.data()
     federation = TensorFederation((inputs, targets), (test_inputs, test_targets), workload.clients())
     torch.manual_seed(0)
@@ -85,6 +90,7 @@ def run(workload: Workload, pause: Callable[[dict[str, Any]], bool], mode: str =
         engine=_TimedEngine(mode),
         batch_size=workload.batch_size,
         averaging=NoAverage(),  # as the loop by hand, which evaluates one model
-        callbacks=[_Pace(pause if fabric.global_rank == 0 else lambda parts: True)],
-        fabric=fabric,
+        callbacks=[watcher],
+        fabric=fabric or Fabric(accelerator="cpu", devices=1),
+        **settings,
     ).run(module, federation)

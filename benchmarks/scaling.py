@@ -92,10 +92,18 @@ def measure(
     from fl_lightning.module import FederatedModule
     from fl_lightning.samplers import HeterogeneityAware, Importance
 
+    class TimedCheckpoint(RoundCheckpoint):
+        """Notes how long each save takes."""
+
+        def _save(self, loop: Any, finished: bool) -> None:
+            began = time.perf_counter()
+            super()._save(loop, finished)
+            saves.append(time.perf_counter() - began)
+
     torch.manual_seed(0)
-    clock, callbacks = Clock(), []
+    clock, callbacks, saves = Clock(), [], []
     if run_dir is not None:
-        callbacks = [RunRecorder(str(run_dir)), RoundCheckpoint(str(run_dir / "checkpoints"))]
+        callbacks = [RunRecorder(str(run_dir)), TimedCheckpoint(str(run_dir / "checkpoints"))]
     loop = FederatedLoop(
         rounds=rounds,
         lr=0.05,
@@ -122,6 +130,8 @@ def measure(
         "seconds": time.perf_counter() - began,
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "accuracy": clock.accuracy,
+        "saves": len(saves),
+        "saving_seconds": sum(saves),
     }
 
 
@@ -184,6 +194,13 @@ def main() -> None:
                 f"{case['megabytes']:.0f} MB, {case['mode']}",
                 flush=True,
             )
+            if options.record:
+                share = 100 * case["saving_seconds"] / case["seconds"]
+                print(
+                    f"{'':>9} {case['seconds']:.0f} s in all; {case['saves']} checkpoints took "
+                    f"{case['saving_seconds']:.1f} s ({share:.1f} %)",
+                    flush=True,
+                )
     options.output.mkdir(parents=True, exist_ok=True)
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     content = {"machine": machine, "load_after": os.getloadavg()[0], "cases": cases}

@@ -30,7 +30,16 @@ from fl_lightning.hidden import check_hidden_updates
 from fl_lightning.local_parts import LocalParts
 from fl_lightning.parts import Partition, check_part
 from fl_lightning.planning import Planner, target_weights
-from fl_lightning.protocols import Channel, Engine, Federation, LocalWork, Sampling, Schedule
+from fl_lightning.protocols import (
+    Channel,
+    Engine,
+    Federation,
+    LocalWork,
+    Sampling,
+    Schedule,
+    global_weights,
+    no_shift,
+)
 from fl_lightning.rates import RateSchedule
 from fl_lightning.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics
 from fl_lightning.solver_names import as_solver
@@ -306,12 +315,15 @@ class FederatedLoop:
         return self.planner.plan(index, conditions, asked), probe
 
     def _work(self, index: int, num_steps: IntVector, lr: float) -> LocalWork:
+        # Most algorithms change neither: the engine then need not ask for each client.
+        own_start = type(self.aggregator).start is not Aggregator.start
+        shifts = type(self.aggregator).gradient_shift is not Aggregator.gradient_shift
         return LocalWork(
             round_index=index,
             num_steps=num_steps,
             learning_rate=lr,
-            start=self._start if self.local_parts else self.aggregator.start,
-            gradient_shift=self.aggregator.gradient_shift,
+            start=self._start if self.local_parts else self.aggregator.start if own_start else global_weights,
+            gradient_shift=self.aggregator.gradient_shift if shifts else no_shift,
             start_buffers=self.local_parts.start_buffers,
         )
 

@@ -88,6 +88,16 @@ class Channel(Protocol):
         """Return for each client how many of its draws arrive, (M,)."""
 
 
+def global_weights(client: int, weights: torch.Tensor) -> torch.Tensor:
+    """Return the global weights: what a client starts from that has no model of its own."""
+    return weights
+
+
+def no_shift(client: int) -> torch.Tensor | None:
+    """Return nothing: what a client adds to its gradients where the aggregator corrects none."""
+    return None
+
+
 def global_buffers(client: int, buffers: torch.Tensor) -> torch.Tensor:
     """Return the global buffers: what a client starts from that keeps none of its own."""
     return buffers
@@ -100,8 +110,8 @@ class LocalWork:
     round_index: int
     num_steps: IntVector  # T of all M clients
     learning_rate: float
-    start: Callable[[int, torch.Tensor], torch.Tensor]  # the weights a client starts from
-    gradient_shift: Callable[[int], torch.Tensor | None]  # what a client adds to its gradients
+    start: Callable[[int, torch.Tensor], torch.Tensor] = global_weights  # the weights a client starts from
+    gradient_shift: Callable[[int], torch.Tensor | None] = no_shift  # what a client adds to its gradients
     start_buffers: Callable[[int, torch.Tensor], torch.Tensor] = global_buffers  # the float buffers it starts from
 
 

@@ -106,7 +106,7 @@ class Expectation:
         """Contribution with what was measured. Step lengths leave that out: calibration must not depend on data."""
         return self.contribution if self.measured is None else self.contribution * self.measured
 
-    @property
+    @cached_property
     def step_length(self) -> float:
         """Length of the step in units of the mean gradient, at a learning rate of 1."""
         return theory.step_length(self.contribution)
@@ -133,7 +133,7 @@ class RoundPlan:
         """c, expected factor on a delivered update, sampler and aggregator together, (M,)."""
         return self.expected.coefficients
 
-    @property
+    @cached_property
     def effective_weights(self) -> Vector:
         """Omega: the objective that this round really descends."""
         return theory.effective_weights(self.expected.objective)

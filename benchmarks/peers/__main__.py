@@ -19,8 +19,8 @@ from benchmarks.measuring import Side, interleave, worker
 from benchmarks.peers.requirements import PEERS
 
 GOALS = {
-    "W1": {"pfl": 2.5, "fedlab": 2.5, "flower": 3.5},
-    "W2": {"pfl": 1.9, "fedlab": 1.9, "flower": 5},
+    "W1": {"pfl": 3, "fedlab": 3, "flower": 3},
+    "W2": {"pfl": 3, "fedlab": 3, "flower": 3},
     "W3": {"pfl": 80, "fedlab": 80, "flower": 80},
 }
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.trace_file import NOT_A_TABLE, read_rows, whole
-from fl_lightning.types import BoolVector, Vector
+from fl_lightning.types import BoolVector, IntVector, Vector
 
 _THERE = {"1": True, "true": True, "0": False, "false": False}
 
@@ -23,13 +23,21 @@ class Availability(Protocol):
         """Return in which share of the rounds each client can be drawn, (M,)."""
 
 
-def uniforms(seed: int, purpose: Purpose, round_index: int, num_clients: int, size: int = 1) -> Vector:
-    """Return numbers in [0, 1) that are a function of (seed, purpose, round, client), (M, size).
+def uniforms(seed: int, purpose: Purpose, round_index: int, clients: int | IntVector, size: int = 1) -> Vector:
+    """Return numbers in [0, 1) that are a function of (seed, purpose, round, client), (n, size).
+
+    Args:
+        seed: Of the run.
+        purpose: What the numbers are for.
+        round_index: Of the round.
+        clients: How many clients there are, or which of them are wanted.
+        size: Numbers of each client.
 
     >>> uniforms(0, Purpose.AVAILABILITY, 1, 3).shape
     (3, 1)
     """
-    keys = client_keys(seed, purpose, round_index, np.arange(num_clients), size)
+    who = np.arange(clients) if isinstance(clients, int) else clients
+    keys = client_keys(seed, purpose, round_index, who, size)
     return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -138,14 +138,19 @@ class Clock:
             raise ValueError("the clock was not started: call Clock.setup first")
         return self._drawn
 
-    def times(self, round_index: int, num_steps: IntVector, jitter: bool = True) -> tuple[Vector, Vector]:
-        """Return the seconds of local training and of the whole round of each client, (M,) each."""
+    def times(
+        self, round_index: int, num_steps: IntVector, jitter: bool = True, clients: IntVector | None = None
+    ) -> tuple[Vector, Vector]:
+        """Return the seconds of local training and of the whole round of all clients, (M,) each, or of some, (n,)."""
         pace = self.pace(round_index)
+        if clients is not None:
+            pace, num_steps = pace.of(clients), num_steps[clients]
         training = num_steps * pace.seconds_per_step
         if jitter and self.jitter:
             from scipy.special import ndtri
 
-            drawn = uniforms(self._started().seed, Purpose.CLOCK, round_index, len(num_steps))[:, 0]
+            who = len(num_steps) if clients is None else clients
+            drawn = uniforms(self._started().seed, Purpose.CLOCK, round_index, who)[:, 0]
             training = training * np.exp(self.jitter * ndtri(drawn * (1 - 2e-12) + 1e-12))
         return training, training + pace.waiting(self.traffic.download, self.traffic.upload)
 
@@ -255,13 +260,15 @@ class Clock:
         if plan.cohort.arrivals is not None:
             return self._asynchronous_costs(plan, plan.cohort.arrivals)
         drawn, num_steps = plan.cohort.clients, plan.profiles.num_steps
-        training, whole = self.times(plan.index, num_steps)
-        asking = plan.probed_steps * float(self.pace(plan.index).seconds_per_step.mean())
+        training, whole = self.times(plan.index, num_steps, clients=drawn)
+        asking = 0.0
+        if plan.probed_steps:
+            asking = plan.probed_steps * float(self.pace(plan.index).seconds_per_step.mean())
         up, down = self.traffic.total(drawn, got, asked, answer_bytes)
         return RoundCosts(
             local_steps=int(num_steps[drawn].sum()) + plan.probed_steps,
-            computation_time=float(training[drawn].sum()) + asking,
-            round_time=self._round_time(whole, drawn, delivered) + asking / len(num_steps),
+            computation_time=float(training.sum()) + asking,
+            round_time=self._round_time(whole, delivered[drawn]) + asking / len(num_steps),
             uplink_bytes=up,
             downlink_bytes=down,
         )
@@ -278,10 +285,11 @@ class Clock:
             downlink_bytes=num_jobs * self.traffic.download,
         )
 
-    def _round_time(self, times: Vector, drawn: IntVector, delivered: IntVector) -> float:
+    def _round_time(self, times: Vector, delivered: IntVector) -> float:
+        """Return the seconds of a round from those of the drawn clients and how many draws of each count."""
         if self.take_first is not None and delivered.sum() >= self.take_first:
             return float(times[delivered > 0].max())
-        slowest = float(times[drawn].max(initial=0.0))
+        slowest = float(times.max(initial=0.0))
         return slowest if self.deadline is None else min(slowest, self.deadline)
 
 

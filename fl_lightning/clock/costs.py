@@ -32,8 +32,8 @@ class Traffic:
         >>> traffic.total(np.array([1]), np.array([1, 2]), np.array([2, 3]), answer_bytes=8.0)
         (18.0, 200.0)
         """
-        only_asked = np.setdiff1d(asked, got)
-        return self.upload * len(sent) + answer_bytes, self.download * len(got) + self.model * len(only_asked)
+        num_only_asked = len(np.setdiff1d(asked, got)) if len(asked) else 0  # mostly nobody is asked
+        return self.upload * len(sent) + answer_bytes, self.download * len(got) + self.model * num_only_asked
 
 
 def message_sizes(state: ModelState, num_local: tuple[int, int], aggregator: Aggregator, uploads: Uploads) -> Traffic:

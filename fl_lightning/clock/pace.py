@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fl_lightning.trace_file import NOT_A_TABLE, read_rows, whole
-from fl_lightning.types import Vector
+from fl_lightning.types import IntVector, Vector
 
 _COLUMNS = {"seconds_per_step": None, "latency": 0.0, "upload_rate": np.inf, "download_rate": np.inf}
 
@@ -29,6 +29,10 @@ class Pace:
                 bad = int(np.argmin(good))
                 wanted = "above 0 bytes per second" if positive else "a number of seconds from 0 up"
                 raise ValueError(f"{where}: {name}={values[bad]:g} of client {bad} must be {wanted}")
+
+    def of(self, clients: IntVector) -> "Pace":
+        """Return how fast some of the clients are."""
+        return Pace(**{name: values[clients] for name, values in vars(self).items()})
 
     def waiting(self, download: float, upload: float) -> Vector:
         """Return the seconds in which a client does not compute, (M,)."""

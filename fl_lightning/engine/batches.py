@@ -1,12 +1,13 @@
 """Which examples a client sees in which local step, and the batches made of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine.cpu.layout import as_it_is
 from fl_lightning.engine.errors import ClientError, describe, when
 from fl_lightning.protocols import Federation
@@ -14,6 +15,10 @@ from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector
 
 _SAMPLE = 8
+# Of the examples of several steps that are gathered at once, and then stay in the cache: of a client, of a stack.
+_CLIENT_BYTES, _STACK_BYTES = 1 << 20, 4 << 20
+_SHORT_ROW = 512  # bytes
+_NUMPY_TYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
 
 
 def steps_per_epoch(sizes: IntVector, batch_size: int) -> IntVector:
@@ -63,6 +68,8 @@ def stacked_indices(
     >>> bool((rows[1] == batch_indices(0, 1, 7, 9, 2, 5)).all())
     True
     """
+    if (sizes == sizes[0]).all():
+        return _shuffled(seed, round_index, clients, int(sizes[0]), batch_size, num_steps)
     length = int(min(batch_size, sizes.min()))
     indices = np.empty((len(clients), num_steps, length), dtype=np.int64)
     order = np.argsort(sizes, kind="stable")
@@ -70,6 +77,22 @@ def stacked_indices(
     for size, rows in zip(distinct.tolist(), np.split(order, begins[1:]), strict=True):
         indices[rows] = _shuffled(seed, round_index, clients[rows], size, batch_size, num_steps)
     return indices
+
+
+def _example_bytes(examples: Any) -> int:
+    return sum(leaf[:1].nbytes for leaf in tree_leaves(examples))
+
+
+def _taken(leaf: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return some rows of a tensor; where they are short, numpy takes them several times faster."""
+    short = leaf.device.type == "cpu" and leaf.is_contiguous() and leaf[:1].nbytes <= _SHORT_ROW
+    if short and leaf.dtype in _NUMPY_TYPES:
+        return torch.from_numpy(leaf.detach().numpy().take(places.numpy(), axis=0))
+    return leaf.index_select(0, places)
+
+
+def _examples(batch: Any, begin: int, end: int) -> Any:
+    return tree_map(lambda leaf: leaf[begin:end], batch)
 
 
 class ClientBatches:
@@ -80,6 +103,7 @@ class ClientBatches:
         batch_size: Examples in a local step.
         seed: Of the order of the examples.
         to_device: Moves a batch to where the model is.
+        hooked: Whether something else happens to a batch on the way, so that each is moved on its own.
 
     Attributes:
         sizes: Number of examples of each client.
@@ -89,22 +113,37 @@ class ClientBatches:
             the tensors of each client.
     """
 
-    def __init__(self, federation: Federation, batch_size: int, seed: int, to_device: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        batch_size: int,
+        seed: int,
+        to_device: Callable[[Any], Any],
+        hooked: bool = False,
+    ) -> None:
         self.federation, self.batch_size, self.seed = federation, batch_size, seed
         self.sizes: IntVector = np.asarray(federation.sizes)
         self.lengths: IntVector = np.minimum(self.sizes, batch_size)
         self._to_device = to_device
         self.layout: Callable[[Any], Any] = as_it_is
+        self._most_together = 0  # examples that are gathered at once, where nothing happens to single batches
+        if isinstance(federation, TensorFederation) and type(federation).batch is TensorFederation.batch and not hooked:
+            self._most_together = _CLIENT_BYTES // max(1, _example_bytes(federation.train))
         self._one_set = all(hasattr(federation, name) for name in ("train", "order", "offsets"))
         self.stackable = hasattr(federation, "tensors") or (
             self._one_set and all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(federation.train))  # type: ignore[attr-defined]
         )
 
     def of_client(self, client: int, round_index: int, num_steps: int) -> Iterator[Any]:
-        """Yield the batches of a client's local steps."""
-        size = int(self.sizes[client])
-        for indices in batch_indices(self.seed, round_index, client, size, self.batch_size, num_steps):
-            yield self.layout(self._to_device(self.fetch(client, round_index, indices)))
+        """Yield the batches of a client's local steps; small ones are gathered several at a time."""
+        indices = batch_indices(self.seed, round_index, client, int(self.sizes[client]), self.batch_size, num_steps)
+        length = indices.shape[1]
+        together = max(1, self._most_together // length)
+        for first in range(0, num_steps, together):
+            some = indices[first : first + together]
+            batch = self.placed(self.fetch(client, round_index, some.reshape(-1)))
+            for begin in range(0, some.size, length):
+                yield batch if len(some) == 1 else _examples(batch, begin, begin + length)
 
     def fetch(self, client: int, round_index: int, indices: IntVector) -> Any:
         """Return some examples of a client.
@@ -151,20 +190,32 @@ class ClientBatches:
     def rows(self, clients: IntVector, round_index: int, num_steps: int) -> torch.Tensor:
         """Return which of the :meth:`examples` each client takes in each step, (T, n, B)."""
         federation: Any = self.federation
-        indices = stacked_indices(
-            self.seed, round_index, clients, self.sizes[clients], self.batch_size, num_steps
-        ).transpose(1, 0, 2)
-        if self._one_set:
-            return torch.from_numpy(federation.order[federation.offsets[clients][None, :, None] + indices])
-        begins = np.cumsum(self.sizes[clients]) - self.sizes[clients]
-        return torch.from_numpy(begins[None, :, None] + indices)
+        sizes = self.sizes[clients]
+        indices = stacked_indices(self.seed, round_index, clients, sizes, self.batch_size, num_steps)
+        begins = federation.offsets[clients] if self._one_set else np.cumsum(sizes) - sizes
+        places = begins[:, None, None] + indices
+        return torch.from_numpy(federation.order.take(places) if self._one_set else places).transpose(0, 1)
 
     def stacked(self, examples: Any, rows: torch.Tensor) -> Any:
         """Return the examples ``rows`` (n, B) as one batch with clients along the first dimension."""
         flat = rows.reshape(-1)
-        return self._to_device(
-            tree_map(lambda leaf: leaf.index_select(0, flat).view(*rows.shape, *leaf.shape[1:]), examples)
-        )
+        return self._to_device(tree_map(lambda leaf: _taken(leaf, flat).view(*rows.shape, *leaf.shape[1:]), examples))
+
+    def stacked_steps(self, examples: Any, rows: torch.Tensor, active: Sequence[int]) -> Iterator[Any]:
+        """Yield the batch of each local step, with the clients still at work along the first dimension.
+
+        Small steps are gathered several at a time: calling the operators would cost more than copying.
+
+        Args:
+            examples: What ``rows`` points into.
+            rows: Of each step, client and place in the batch, (T, n, B).
+            active: How many clients, the first ones, are still at work in each step; never rises.
+        """
+        together = max(1, _STACK_BYTES // max(1, rows[0].numel() * _example_bytes(examples)))
+        for first in range(0, len(rows), together):
+            gathered = self.stacked(examples, rows[first : first + together, : active[first]])
+            for place, count in enumerate(active[first : first + together]):
+                yield tree_map(lambda leaf, place=place, count=count: leaf[place, :count], gathered)
 
     def placed(self, batch: Any) -> Any:
         """Return a batch on the device and in the layout wanted."""

@@ -94,8 +94,10 @@ class Engine:
         self.module: LightningModule = self._precision.module(module)
         self.model = FlatModel(self.module)
         move = transfer(fabric, self.module, self.datamodule)
-        self.batches = ClientBatches(federation, batch_size, seed, lambda batch: self._precision.batch(move(batch)))
         self.hooks = training_hooks(self.module, self.datamodule)
+        self.batches = ClientBatches(
+            federation, batch_size, seed, lambda batch: self._precision.batch(move(batch)), hooked=bool(self.hooks)
+        )
         self._name_uncalled_hooks()
         with self._precision.of_round():
             if self.cpu_tuning and not self.hooks and layout_is_harmless(self._trainer(self.model, seeded=True)):

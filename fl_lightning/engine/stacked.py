@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.client import ClientTrainer, precise
@@ -17,22 +17,11 @@ from fl_lightning.engine.loss import training_loss
 from fl_lightning.engine.stand_in import attached
 from fl_lightning.engine.tasks import Training, empty_updates
 from fl_lightning.engine.threads import SideBySide
-from fl_lightning.protocols import LocalWork
+from fl_lightning.protocols import LocalWork, global_weights, no_shift
 from fl_lightning.solvers import Solver
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
 _FLOATS_IN_STACK = 1 << 20  # weights of a stack: together with gradients and activations they stay in the cache
-
-
-class _Loss(nn.Module):
-    """Makes ``training_step`` callable with parameters from outside."""
-
-    def __init__(self, module: Any) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, batch: Any, index: int) -> torch.Tensor:
-        return training_loss(self.module, batch, index)
 
 
 class StackTrainer:
@@ -57,16 +46,27 @@ class StackTrainer:
     ) -> None:
         self.model, self.solver, self.batches, self.autocast = model, solver, batches, autocast
         self.position = attached(model.module)
-        self._loss = _Loss(model.module)
-        wanted = {id(parameter) for parameter in model.parameters}
-        named = [(name, p) for name, p in self._loss.named_parameters() if id(p) in wanted]
-        self._names = [name for name, _ in named]
-        self._shapes = [parameter.shape for _, parameter in named]
-        self._lengths = [parameter.numel() for _, parameter in named]
-        self._differentiate = vmap(grad_and_value(self._functional), in_dims=(0, 0, None))
+        self._places = [_places(model.module, parameter) for parameter in model.parameters]
+        self._shapes = [parameter.shape for parameter in model.parameters]
+        self._lengths = [parameter.numel() for parameter in model.parameters]
+        self._differentiate = vmap(grad_and_value(self._loss), in_dims=(0, 0, None))
 
-    def _functional(self, parameters: Sequence[torch.Tensor], batch: Any, index: int) -> torch.Tensor:
-        return functional_call(self._loss, dict(zip(self._names, parameters, strict=True)), (batch, index))
+    def _loss(self, parameters: Sequence[torch.Tensor], batch: Any, index: int) -> torch.Tensor:
+        """Return the loss of a training step with other parameters in place of the module's own.
+
+        ``torch.func.functional_call`` does the same; it looks for the places anew in each call, which takes longer than
+        a small step.
+        """
+        try:
+            self._put(parameters)
+            return training_loss(self.model.module, batch, index)
+        finally:
+            self._put(self.model.parameters)
+
+    def _put(self, parameters: Sequence[Any]) -> None:
+        for places, parameter in _pairs(self._places, parameters):
+            for owner, name in places:
+                owner[name] = parameter
 
     def stacks(self, clients: IntVector, work: LocalWork) -> list[IntVector]:
         """Return the positions in ``clients`` that are trained together: one batch length, longest T first."""
@@ -87,15 +87,14 @@ class StackTrainer:
         examples = self.batches.examples(clients)
         rows = self.batches.rows(clients, work.round_index, int(num_steps[0]))
         total = weights.new_zeros(len(clients), dtype=precise(weights.dtype))
-        active = len(clients)
+        # How many have T > index: a prefix, because the longest come first.
+        still = np.searchsorted(-num_steps, -np.arange(int(num_steps[0])), side="left").tolist()
         self.position.begin(work.round_index)
-        for index in range(int(num_steps[0])):
-            still = int(np.searchsorted(-num_steps, -index, side="left"))  # how many have T > index
-            if still < active:
-                active = still
+        for index, batch in enumerate(self.batches.stacked_steps(examples, rows, still)):
+            active = still[index]
+            if index and active < still[index - 1]:
                 steps.narrow(active)
             self.position.global_step = index
-            batch = self.batches.stacked(examples, rows[index, :active])
             total[:active] += self.gradients(weights[:active], batch, index, gradient[:active])
             if shifts is not None:
                 gradient[:active].add_(shifts[:active])
@@ -134,7 +133,7 @@ class _TrainingStack:
             for group in stack_trainer.batches.alike(out.clients[stack]):
                 rows = stack[group]
                 deltas, out.losses[rows] = stack_trainer.train(out.clients[rows], self.state, self.work)
-                out.deltas[torch.from_numpy(rows)] = deltas
+                out.deltas.index_copy_(0, torch.from_numpy(rows), deltas)
         except Exception:
             for row in stack.tolist():  # one by one, to find out whose data it was
                 Training(self.state, self.work, out)(trainer, row)
@@ -171,6 +170,16 @@ class Stacked(SideBySide):
         return updates
 
 
+def _places(module: nn.Module, parameter: nn.Parameter) -> list[tuple[dict[str, Any], str]]:
+    """Return where modules keep a parameter; several may share one."""
+    return [
+        (part._parameters, name)
+        for part in module.modules()
+        for name, other in part._parameters.items()
+        if other is parameter
+    ]
+
+
 def _pairs(first: Sequence[Any], second: Sequence[Any]) -> Any:
     return zip(first, second, strict=True)
 
@@ -181,12 +190,16 @@ def _twice(leaf: torch.Tensor) -> torch.Tensor:
 
 def _starts(clients: IntVector, weights: torch.Tensor, work: LocalWork) -> torch.Tensor:
     """Return the weights the clients start from, (n, d), or (1, d) where all start from the same."""
+    if work.start is global_weights:
+        return weights[None]
     starts = [work.start(client, weights) for client in clients.tolist()]
     return weights[None] if all(start is weights for start in starts) else torch.stack(starts)
 
 
 def _shifts(clients: IntVector, weights: torch.Tensor, work: LocalWork) -> torch.Tensor | None:
     """Return what the clients add to their gradients, (n, d), or nothing if none adds anything."""
+    if work.gradient_shift is no_shift:
+        return None
     shifts = [work.gradient_shift(client) for client in clients.tolist()]
     if all(shift is None for shift in shifts):
         return None

@@ -36,6 +36,9 @@ class SideBySide(OneByOne):
 
     def spread(self, task: Task, rows: Sequence[int]) -> None:
         """Do the task for all rows, each by the next trainer that is free."""
+        if len(rows) == 1 and len(self.trainers) > 1:
+            self._alone(task, rows[0])  # handing it to a thread would take longer than a small step
+            return
         if len(self.trainers) == 1:
             super().spread(task, rows)
             return
@@ -50,6 +53,15 @@ class SideBySide(OneByOne):
                 future.result()
         finally:
             torch.set_num_threads(self.threads)  # threads that start later inherit what was set last
+
+    def _alone(self, task: Task, row: int) -> None:
+        try:
+            torch.set_num_threads(
+                max(1, self.threads // len(self.trainers))
+            )  # as in a thread: the bits may depend on it
+            task(self.trainers[0], row)
+        finally:
+            torch.set_num_threads(self.threads)
 
     def _work(self, task: Task, trainer: ClientTrainer, waiting: Iterator[int], lock: threading.Lock) -> None:
         torch.set_num_threads(max(1, self.threads // len(self.trainers)))  # of this thread alone

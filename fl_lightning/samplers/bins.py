@@ -63,11 +63,17 @@ def size_bins(weights: Vector, num_bins: int) -> Bins:
     return Bins(_poured(bins, _largest_first(rest, rest), capacity), capacity)
 
 
-def similarity_bins(weights: Vector, num_bins: int, dissimilarity: Vector) -> Bins:
+def similarity_bins(weights: Vector, num_bins: int, dissimilarity: Vector, compared: IntVector | None = None) -> Bins:
     """Return bins that hold clients alike (clustered sampling, algorithm 2).
 
     The tree of Ward's linkage is cut where it has the fewest clusters none of which is heavier than a bin; the K
     heaviest clusters get a bin each, and the clients of all others fill what room is left.
+
+    Args:
+        weights: w of all clients, (M,).
+        num_bins: K.
+        dissimilarity: Of each pair of the clients that are compared, (n, n).
+        compared: Which clients these are, (n,); all by default. Each of the others is a cluster of its own.
 
     >>> pairs = np.array([[0, 3, 1, 3], [3, 0, 3, 1], [1, 3, 0, 3], [3, 1, 3, 0.0]])
     >>> similarity_bins(np.full(4, 0.25), 2, pairs).distributions(4).tolist()
@@ -76,16 +82,31 @@ def similarity_bins(weights: Vector, num_bins: int, dissimilarity: Vector) -> Bi
     bins, rest, capacity = _whole_bins(weights, num_bins)
     empty = num_bins - sum(1 for segments in bins if segments)
     if empty:
-        members = np.array(sorted(rest))
-        tree = ward_tree(dissimilarity[np.ix_(members, members)])
-        clusters = cut_tree(tree, [rest[client] for client in members.tolist()], capacity, empty)
-        by_mass = sorted(clusters, key=lambda cluster: -sum(rest[int(members[row])] for row in cluster))
-        clients = [[int(members[row]) for row in cluster] for cluster in by_mass]
+        clients = _clusters(
+            rest, dissimilarity, np.arange(len(weights)) if compared is None else compared, capacity, empty
+        )
+        clients.sort(key=lambda cluster: -sum(rest[client] for client in cluster))
         for segments, cluster in zip(bins[num_bins - empty :], clients, strict=False):
             segments.extend((client, rest[client]) for client in cluster)
         left = [segment for cluster in clients[empty:] for segment in _largest_first(cluster, rest)]
         bins = _poured(bins, left, capacity)
     return Bins(bins, capacity)
+
+
+def _clusters(
+    rest: dict[int, int], dissimilarity: Vector, compared: IntVector, max_mass: int, min_clusters: int
+) -> list[list[int]]:
+    """Return clusters of all clients that have mass left: of those that are compared, and each of the others alone."""
+    order = np.argsort(compared, kind="stable")
+    places = np.array([place for place in order.tolist() if int(compared[place]) in rest], dtype=np.int64)
+    members = compared[places].tolist()
+    alone = [[client] for client in sorted(set(rest) - set(members))]
+    if len(members) < 2:
+        return [[client] for client in sorted(rest)]
+    tree = ward_tree(dissimilarity[np.ix_(places, places)])
+    masses = [rest[client] for client in members]
+    found = cut_tree(tree, masses, max_mass, max(1, min_clusters - len(alone)))
+    return [[members[row] for row in cluster] for cluster in found] + alone
 
 
 def ward_tree(dissimilarity: Vector) -> npt.NDArray[np.float64]:

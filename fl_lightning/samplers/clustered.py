@@ -8,6 +8,8 @@ from fl_lightning.samplers.bins import Bins, similarity_bins, size_bins
 from fl_lightning.samplers.memory import LastUpdates, angles, delivered_gradients
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
+_ALL_PAIRS = 2_000  # clients up to which those never heard are compared as well
+
 
 class ClusteredBySize(Sampler):
     r"""Draws one client from each of K bins that are filled in order of size (clustered sampling, algorithm 1).
@@ -36,8 +38,9 @@ class ClusteredBySimilarity(Sampler):
     """Draws one client from each of K bins of clients whose last updates point the same way (algorithm 2).
 
     Each bin has as much mass as the others and each client K w in all, so p = w. The angle between two clients of which
-    one was never heard counts as pi/2. Takes O(M^2) memory and time in each round, and room for the vectors of
-    those who were heard.
+    one was never heard counts as pi/2; beyond 2,000 clients those never heard are clusters of their own instead. Takes
+    O(n^2) memory and time in each round, for the n clients that are compared: all up to 2,000, then those who were
+    heard, and room for their vectors.
     """
 
     memory = ("_memory",)
@@ -51,10 +54,15 @@ class ClusteredBySimilarity(Sampler):
 
     @override
     def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
-        if len(self._memory):
-            bins = similarity_bins(probabilities, num_draws, angles(self._memory.products, self._memory.seen))
-        else:
+        memory = self._memory
+        if not len(memory):
             bins = size_bins(probabilities, num_draws)  # nobody is like anybody yet
+        elif len(probabilities) <= _ALL_PAIRS:
+            bins = similarity_bins(probabilities, num_draws, angles(memory.products, memory.seen))
+        else:
+            heard = memory.rows.clients
+            pairs = angles(memory.pairs, np.ones(len(heard), dtype=bool))
+            bins = similarity_bins(probabilities, num_draws, pairs, heard)
         return bins.draw(len(probabilities), rng)
 
     @override

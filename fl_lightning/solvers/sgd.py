@@ -122,10 +122,10 @@ class _SGDSteps:
         self.weights.add_(direction, alpha=-self._next_rate())
 
     def _step_along(self, parameters: Sequence[torch.nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
-        rate = self._next_rate()
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if gradient is not None:
-                parameter.add_(gradient, alpha=-rate)
+        # One call: between two, another thread that trains a client may take the interpreter's lock.
+        moved = [weight for weight, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
+        directions = [gradient for gradient in gradients if gradient is not None]
+        torch._foreach_add_(moved, directions, alpha=-self._next_rate())
 
     def _next_rate(self) -> float:
         self.step_index += 1

@@ -13,6 +13,7 @@ import torch
 from benchmarks import by_hand, ours
 from benchmarks.__main__ import _record
 from benchmarks.measuring import Side, interleave, worker
+from benchmarks.overhead import overheads
 from benchmarks.workloads import W1, W2, W3, WORKLOADS, quick
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +101,14 @@ def test_luck_with_losses_counts_as_expected():
     assert record["training"] == 4.0
     assert record["rest"] == 0.0
     assert record["rounds"]["W1q"][0]["wall"] == 3.0  # as it was measured
+
+
+def test_overheads_are_shares_of_a_round():
+    small = replace(W3, num_clients=30, clients_per_round=7, num_test=50)
+    parts = {part["part"]: part for part in overheads(small)}
+    off, each_tenth = (name for name in parts if name.startswith("clients' own evaluation"))
+    assert parts[off]["seconds"] < parts[each_tenth]["seconds"]
+    assert all(0 < part["share"] < 5 for part in parts.values())
 
 
 @pytest.mark.slow

@@ -35,6 +35,13 @@ def test_time_is_latency_download_training_and_upload():
     assert whole == pytest.approx(training + 3 + 100 / 25 + 50 / 10)
 
 
+def test_times_of_some_clients_are_those_among_all():
+    clock = started(seconds_per_step=Between(0.5, 2.0), upload_rate=Between(1.0, 9.0), latency=3.0, jitter=0.4)
+    some = np.array([6, 0, 3])
+    for of_all, of_some in zip(clock.times(2, STEPS), clock.times(2, STEPS, clients=some), strict=True):
+        assert of_all[some].tolist() == of_some.tolist()
+
+
 def test_values_come_from_groups_ranges_spreads_and_files(tmp_path):
     (tmp_path / "s.json").write_text(json.dumps([float(m) for m in range(M)]))
     assert started(seconds_per_step=str(tmp_path / "s.json")).pace(1).seconds_per_step.tolist() == list(range(M))

@@ -49,3 +49,65 @@ def test_a_stack_gathers_the_batches_of_its_clients():
             stacked = batches.stacked(examples, rows[step])
             assert torch.equal(stacked[0][place], batch[0])
             assert torch.equal(stacked[1][place], batch[1])
+
+
+class Noted(TensorFederation):
+    """Changes each batch, as an augmentation would, and notes what was asked for."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.asked = []
+
+    def batch(self, client, indices):
+        self.asked.append(len(indices))
+        return tuple(leaf + len(self.asked) for leaf in super().batch(client, indices))
+
+
+@pytest.mark.parametrize("size_limit", [1, 40, 1 << 20])
+def test_batches_that_are_gathered_together_are_those_of_single_steps(monkeypatch, size_limit):
+    monkeypatch.setattr("fl_lightning.engine.batches._CLIENT_BYTES", size_limit)
+    monkeypatch.setattr("fl_lightning.engine.batches._STACK_BYTES", 2 * size_limit)
+    x = torch.randn(60, 2, 3)
+    federation = TensorFederation((x, torch.arange(60)), (x, x), np.split(np.arange(60), [20, 33]))
+    batches = ClientBatches(federation, 4, 3, lambda batch: batch)
+    clients, num_steps = np.array([1, 0, 2]), [7, 5, 2]
+    alone = {}
+    for client, steps in zip(clients.tolist(), num_steps, strict=True):
+        indices = batch_indices(3, 1, client, int(federation.sizes[client]), 4, steps)
+        alone[client] = [federation.batch(client, row) for row in indices]
+        found = list(batches.of_client(client, 1, steps))
+        assert len(found) == steps
+        assert all(
+            torch.equal(a, b)
+            for one, two in zip(found, alone[client], strict=True)
+            for a, b in zip(one, two, strict=True)
+        )
+    active = [3, 3, 2, 2, 2, 1, 1]
+    steps = list(batches.stacked_steps(batches.examples(clients), batches.rows(clients, 1, 7), active))
+    assert [len(labels) for _, labels in steps] == active
+    for index, (inputs, labels) in enumerate(steps):
+        for row in range(active[index]):
+            assert torch.equal(inputs[row], alone[int(clients[row])][index][0])
+            assert torch.equal(labels[row], alone[int(clients[row])][index][1])
+
+
+def test_a_federation_with_batches_of_its_own_is_asked_for_each():
+    x = torch.randn(20, 3)
+    federation = Noted((x, x), (x, x), [np.arange(20)])
+    batches = ClientBatches(federation, 4, 3, lambda batch: batch)
+    found = list(batches.of_client(0, 1, 3))
+    assert federation.asked == [4, 4, 4]
+    indices = batch_indices(3, 1, 0, 20, 4, 3)
+    assert all(torch.equal(batch[0], x[indices[step]] + (step + 1)) for step, batch in enumerate(found))
+
+
+def test_batches_that_something_happens_to_are_moved_one_by_one():
+    x = torch.randn(20, 3)
+    moved = []
+
+    def move(batch):
+        moved.append(len(batch[0]))
+        return batch
+
+    list(ClientBatches(TensorFederation((x, x), (x, x), [np.arange(20)]), 4, 3, move, hooked=True).of_client(0, 1, 3))
+    assert moved == [4, 4, 4]

@@ -41,6 +41,19 @@ def test_a_trainer_has_its_own_threads_and_the_process_keeps_its():
         torch.set_num_threads(before)
 
 
+def test_a_single_row_is_done_by_the_caller_with_the_threads_of_a_trainer():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        seen = []
+        way = SideBySide([Trainer(), Trainer()], cpu_tuning=False, threads=2)
+        way.spread(lambda trainer, row: seen.append((threading.current_thread(), torch.get_num_threads())), [5])
+        assert seen == [(threading.current_thread(), 1)]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_an_error_reaches_the_caller_after_all_others_have_stopped():
     done = []
 

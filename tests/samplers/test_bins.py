@@ -2,12 +2,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from fl_lightning.samplers import ClusteredBySize
+from fl_lightning.samplers import ClusteredBySimilarity, ClusteredBySize
 from fl_lightning.samplers.bins import Bins, cut_tree, similarity_bins, size_bins, ward_tree
 
 WEIGHTS = st.lists(st.floats(0, 1), min_size=1, max_size=25).filter(lambda values: sum(values) > 0)
@@ -71,6 +72,33 @@ def test_clients_alike_share_a_bin() -> None:
     np.fill_diagonal(apart, 0)
     table = similarity_bins(np.full(12, 1 / 12), 4, apart).distributions(12)
     assert sorted(tuple(np.flatnonzero(row)) for row in table) == [(0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)]
+
+
+@settings(deadline=None)
+@given(WEIGHTS, st.integers(1, 12), st.integers(0, 99))
+def test_bins_are_exact_where_some_clients_alone_are_compared(weights: list[float], num_bins: int, seed: int) -> None:
+    w, rng = np.array(weights), np.random.default_rng(seed)
+    compared = rng.permutation(len(w))[: rng.integers(0, len(w) + 1)]
+    _assert_exact(similarity_bins(w, num_bins, _random_angles(len(compared), seed), compared), w, num_bins)
+
+
+def test_the_order_of_those_who_are_compared_has_no_meaning() -> None:
+    weights, apart = np.random.default_rng(0).dirichlet(np.ones(20)), _random_angles(20, 3)
+    order = np.random.default_rng(1).permutation(20)
+    shuffled = similarity_bins(weights, 6, apart[np.ix_(order, order)], order)
+    assert shuffled == similarity_bins(weights, 6, apart)
+
+
+def test_those_who_were_heard_are_clustered_among_many_who_were_not() -> None:
+    sampler = ClusteredBySimilarity()
+    directions = torch.eye(3).repeat_interleave(40, dim=0)  # three kinds of forty clients
+    heard = np.random.default_rng(0).permutation(2100)[:120]
+    sampler._memory.store(2100, heard, directions)
+    weights = np.full(2100, 2e-5)
+    weights[heard] = (1 - 2e-5 * 1980) / 120
+    draws = [sampler.draw(weights, 3, np.random.default_rng(seed))[heard].reshape(3, 40) for seed in range(40)]
+    all_kinds = np.mean([(counts.sum(axis=1) > 0).all() for counts in draws])
+    assert all_kinds > 0.6  # each kind fills 96 % of a bin: 0.88 on average; independent draws have 0.2
 
 
 def test_draws_follow_the_bins_and_vary_less_than_independent_ones() -> None:
