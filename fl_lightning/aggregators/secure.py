@@ -71,9 +71,9 @@ class SecureSum(Aggregator):
     @override
     def protocol_bytes(self, plan: RoundPlan, delivered: IntVector) -> tuple[float, float]:
         """Return the bytes of keys and shares; a client that never arrives took part in their exchange as well."""
-        num_clients = len(plan.cohort.clients)
-        num_arrived = int((delivered[plan.cohort.clients] > 0).sum())
-        return exchanged_bytes(num_clients, num_arrived, self._threshold(num_clients, plan.cohort.num_draws))
+        clients = plan.cohort.clients
+        num_arrived = int((delivered[clients] > 0).sum())
+        return exchanged_bytes(len(clients), num_arrived, self.needed(plan))
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
