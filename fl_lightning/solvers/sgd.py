@@ -123,7 +123,9 @@ class _SGDSteps:
 
     def _step_along(self, parameters: Sequence[torch.nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
         # One call: between two, another thread that trains a client may take the interpreter's lock.
-        moved = [weight for weight, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
+        moved: list[torch.Tensor] = [
+            weight for weight, gradient in zip(parameters, gradients, strict=True) if gradient is not None
+        ]
         directions = [gradient for gradient in gradients if gradient is not None]
         torch._foreach_add_(moved, directions, alpha=-self._next_rate())
 
