@@ -1,15 +1,16 @@
 """How much a run has told about any one client: epsilon at a delta, for draws that prefer some clients."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from fl_lightning.memory import Remembers
 from fl_lightning.theory import privacy
-from fl_lightning.types import Cohort, Vector
+from fl_lightning.types import Cohort, IntVector, Vector
 
 _TOLERANCE = 1e-4  # of a noise multiplier, relative; on the safe side
+_WATCHED = 64  # clients at least that are looked at while the noise is sought; then all are
 _TAIL = 1e-6  # of delta: so improbable are, in each round, the many draws of one client that are left to delta
 
 
@@ -70,7 +71,15 @@ def worst_epsilon(spent: Vector, delta: float) -> float:
     return float(epsilon)
 
 
-def round_divergences(drawing: Any, cohort: Cohort, ratios: Vector, delta: float, fixed: float = 0.0) -> Vector:
+def round_divergences(
+    drawing: Any,
+    cohort: Cohort,
+    ratios: Vector,
+    delta: float,
+    fixed: float = 0.0,
+    some: IntVector | None = None,
+    shown: bool = False,
+) -> Vector:
     """Return the Rényi divergence of a round for each client, (M, orders).
 
     Where clients join independently of each other, at most once, and the sum is all that anybody sees, their own
@@ -84,9 +93,13 @@ def round_divergences(drawing: Any, cohort: Cohort, ratios: Vector, delta: float
         ratios: Sensitivity of one draw of each client over the standard deviation of the noise, (M,).
         delta: Of the guarantee.
         fixed: Squared ratio of what a drawn client tells besides.
+        some: The clients that are asked for; all by default.
+        shown: Whether somebody knows who was drawn, however the draws are made.
     """
     counts = drawing.distribution(cohort.probabilities, cohort.num_draws)
-    if not getattr(drawing, "independent", False):
+    if some is not None:
+        counts, ratios = counts[some], ratios[some]
+    if shown or not getattr(drawing, "independent", False):
         return privacy.shown_divergence(without_tail(counts, _TAIL * delta), ratios, fixed=fixed)
     once = counts[:, 2:].sum(axis=1) == 0
     divergences = np.empty((len(ratios), len(privacy.ORDERS)))
@@ -108,18 +121,41 @@ def without_tail(counts: Vector, probability: float) -> Vector:
     return kept[:, : 1 + int(np.flatnonzero(kept.any(axis=0))[-1])]
 
 
-def noise_for(epsilon: float, delta: float, spent: Callable[[float], Vector]) -> float:
+class Spending(Protocol):
+    """What a whole run tells about each client at a noise multiplier."""
+
+    def __call__(self, multiplier: float, some: IntVector | None) -> Vector:
+        """Return the sums of the divergences of some clients, or of all, (n, orders)."""
+
+
+def noise_for(epsilon: float, delta: float, spent: Spending) -> float:
     """Return the least noise multiplier with which a run stays within epsilon.
+
+    One client decides, so that those are watched about whom most is told, and all of them once at the end.
 
     Args:
         epsilon: Of the whole run.
         delta: Of the guarantee.
-        spent: Returns the divergences of the whole run at a noise multiplier, (M, orders).
+        spent: What the whole run tells.
     """
+    reached = privacy.epsilons(spent(1.0, None), delta)
+    watched = np.argsort(-reached, kind="stable")[:_WATCHED]
+    while True:
+        noise = _least_noise(epsilon, delta, spent, np.sort(watched))
+        if len(watched) == len(reached):
+            return noise
+        everybody = privacy.epsilons(spent(noise, None), delta)
+        if not (everybody > epsilon).any():
+            return noise
+        watched = np.union1d(watched, np.argsort(-everybody, kind="stable")[:_WATCHED])
+
+
+def _least_noise(epsilon: float, delta: float, spent: Spending, some: IntVector) -> float:
+    """Return the least noise multiplier with which some clients stay within epsilon."""
     from scipy.optimize import brentq  # imported here: few runs need it
 
     def excess(log_noise: float) -> float:
-        reached = privacy.epsilons(spent(float(np.exp(log_noise))), delta).max()
+        reached = privacy.epsilons(spent(float(np.exp(log_noise)), some), delta).max()
         return float(np.log(max(reached, 1e-12) / epsilon))
 
     low, high = np.log(0.05), np.log(4.0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_lightning.data.held_out import HeldOut
-from fl_lightning.types import IntVector, Vector
+from fl_lightning.types import BoolVector, IntVector, Vector
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
@@ -52,6 +52,7 @@ class ClientEvaluator:
         self.settings = ClientEvaluation(settings) if isinstance(settings, int) and settings else settings or None
         self._data: HeldOut | None = None
         self._slow: IntVector = np.empty(0, dtype=np.int64)
+        self._heard: BoolVector = np.empty(0, dtype=bool)  # whose evaluation is known
 
     def prepared(self, federation: Any, seed: int) -> Any:
         """Return the federation to train on."""
@@ -69,29 +70,39 @@ class ClientEvaluator:
 
         A client that keeps parameters of its own is evaluated with them.
         """
-        evaluate = getattr(loop.engine, "evaluate_batch", None)
-        if evaluate is None:
-            kind = type(loop.engine).__name__
-            raise ValueError(f"evaluate_clients needs an engine with the method evaluate_batch, but {kind} has none")
         data, settings = self._data, self.settings
         if data is None or not isinstance(settings, ClientEvaluation):
             return {}
-        rows = []
-        for client in range(len(loop.client_weights)):
-            state = loop.local_parts.personalised(client, loop.state) if loop.local_parts else loop.state
-            rows.append(evaluate(state, data.own_batch(client, settings.max_examples)))
+        elsewhere = getattr(loop.engine, "evaluate_clients", None)  # where clients have their data to themselves
+        if elsewhere is None:
+            rows = [self._evaluated(loop, client, data, settings) for client in range(len(loop.client_weights))]
+        else:
+            rows = elsewhere(loop.state, loop.round_index, settings.max_examples)
+        self._heard = np.array([bool(row) for row in rows])
         names = dict.fromkeys(name for row in rows for name in row)
         found = {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
         return found | {"held_out": data.num_held_out.astype(np.float64)}
 
+    def _evaluated(
+        self, loop: "FederatedLoop", client: int, data: HeldOut, settings: ClientEvaluation
+    ) -> dict[str, float]:
+        evaluate = getattr(loop.engine, "evaluate_batch", None)
+        if evaluate is None:
+            kind = type(loop.engine).__name__
+            raise ValueError(f"evaluate_clients needs an engine with the method evaluate_batch, but {kind} has none")
+        state = loop.local_parts.personalised(client, loop.state) if loop.local_parts else loop.state
+        found: dict[str, float] = evaluate(state, data.own_batch(client, settings.max_examples))
+        return found
+
     def columns(self, loop: "FederatedLoop", found: dict[str, Vector]) -> dict[str, float]:
-        """Return how the headline metric is spread over the clients."""
+        """Return how the headline metric is spread over the clients; those that did not answer are left out."""
         values = found.get(loop.monitor)
         if values is None:
             return {}
         if not len(self._slow):
             self._slow = slow_half(loop)
-        return fairness(loop.monitor.removeprefix("test_"), values, loop.mode == "max", self._slow)
+        slow = np.flatnonzero(np.isin(np.flatnonzero(self._heard), self._slow))
+        return fairness(loop.monitor.removeprefix("test_"), values[self._heard], loop.mode == "max", slow)
 
 
 def slow_half(loop: "FederatedLoop") -> IntVector:

@@ -63,6 +63,8 @@ class FaultPolicy:
         )
 
     def _report_losses(self, round_index: int, updates: Updates, reasons: dict[int, str]) -> None:
+        if updates.total is not None:
+            return  # nobody knows a client's own loss
         for row in np.flatnonzero(~(updates.losses <= self.exploding_loss)).tolist():
             if row not in reasons and row < len(updates.clients):
                 client = int(updates.clients[row])

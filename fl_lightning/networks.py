@@ -33,6 +33,21 @@ class DigitsNet(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, num_classes))
 
 
+class SoftmaxRegression(nn.Sequential):
+    """One linear layer on the flattened input: few parameters, for private training, where noise grows with them.
+
+    Args:
+        num_features: Numbers of one input; 784 for MNIST.
+        num_classes: Number of logits.
+
+    >>> count_parameters(SoftmaxRegression())
+    7850
+    """
+
+    def __init__(self, num_features: int = 784, num_classes: int = 10) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(num_features, num_classes))
+
+
 class MnistCNN(nn.Sequential):
     """The MNIST network C(1,10)-C(10,20)-D-L(50)-L(10).
 

@@ -170,6 +170,7 @@ class Updates:
     num_steps: IntVector  # (n,)
     losses: Vector  # (n,)
     noise: torch.Tensor | None = None  # what the way adds to the sum of all uploads, before the division by K, (d,)
+    total: torch.Tensor | None = None  # sum of n c Delta where nobody sees one of them; deltas are 0 then, (d,)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -193,6 +194,7 @@ class Updates:
             num_steps=self.num_steps[rows],
             losses=self.losses[rows],
             noise=self.noise,
+            total=self.total,
         )
 
     @property

@@ -58,7 +58,7 @@ def deployed(grid: InProcessGrid, merged: dict, sleep: Callable[[float], None] |
         grid, merged, Options(name="deployed", num_clients=NUM_CLIENTS, limits=Limits(**limits), start_timeout=5.0)
     )
     if sleep is not None:
-        run.loop.engine._sleep = sleep
+        run.loop.engine.questions._sleep = sleep
     return run
 
 

@@ -19,6 +19,8 @@ class InProcessGrid(Grid):
         self.nodes = {1000 + number: config for number, config in enumerate(node_configs)}
         self.answer: dict[int, Callable[[Message, Context], Message]] = {}
         self.lose, self.sent = lose, {}
+        self.states: dict[int, RecordDict] = {}
+        self.received: list[Message] = []  # all that the server ever gets
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as a server process has it
         self.offline: set[int] = set()
 
@@ -55,6 +57,8 @@ class InProcessGrid(Grid):
             if message is None or node in self.offline or self.lose(message):
                 continue
             self.sent[key] = None
-            context = Context(1, node, self.nodes[node], RecordDict(), {})
+            state = self.states.setdefault(node, RecordDict())  # what a SuperNode keeps
+            context = Context(1, node, self.nodes[node], state, {})
             replies.append(self.answer.get(node, app)(message, context))
+        self.received += replies
         return replies

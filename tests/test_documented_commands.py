@@ -32,6 +32,7 @@ ELSEWHERE = {
     "flower-superlink": "a server that runs until it is stopped; tests/flower runs it",
     "flwr": "needs a server; tests/flower runs it",
     "ssh-keygen": "makes keys; tests/flower runs it",
+    "fl-lightning diagnose runs/trial": "needs a checkpoint; tests/cli/test_diagnose_run.py makes one",
     "wandb sweep": "needs an account; tests/cli/test_tuning.py fills its commands in and runs them",
     "wandb agent": "needs an account; tests/cli/test_tuning.py fills its commands in and runs them",
 }
@@ -77,6 +78,7 @@ def template(tmp_path_factory):
         (folder / name).write_text(code)
     (folder / "mine.yaml").write_text(yaml.safe_dump(configs.compose(["mnist_fedacs.yaml"]) | {"target_accuracy": 0.8}))
     (folder / "workaware_fixed.yaml").write_text((configs.FOLDER / "algorithms" / "workaware.yaml").read_text())
+    shutil.copytree(ROOT / "examples" / "private", folder / "examples" / "private")
     theirs = configs.compose(["digits_fedavg.yaml"])
     theirs["loop"]["sampling"]["init_args"]["sampler"] = {"class_path": "their_package.Loyal"}
     (folder / "theirs.yaml").write_text(yaml.safe_dump(theirs))

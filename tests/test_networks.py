@@ -2,12 +2,13 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning.networks import CifarCNN, CinicCNN, DigitsNet, MnistCNN, count_parameters
+from fl_lightning.networks import CifarCNN, CinicCNN, DigitsNet, MnistCNN, SoftmaxRegression, count_parameters
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 SHAPES = [
     (DigitsNet(), (1, 8, 8)),
     (MnistCNN(), MNIST),
+    (SoftmaxRegression(), MNIST),
     (MnistCNN(literal=True), MNIST),
     (CifarCNN(), CIFAR),
     (CinicCNN(), CIFAR),

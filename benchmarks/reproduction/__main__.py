@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.reproduction import runs
+from benchmarks.reproduction import ends, runs
 from benchmarks.reproduction.classes import averaged_classes
 from benchmarks.reproduction.documents import Store, renew, renewed
 from benchmarks.reproduction.picture import COLOURS
@@ -13,7 +13,7 @@ from benchmarks.reproduction.runs import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "reproduction.md", ROOT / "docs" / "cost.md")
+DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "cost", "private")))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,12 +27,29 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="measure each class of the averaged model for the pictures: seconds per run",
     )
+    study = commands.add_parser(
+        "ends", help="read run folders, SYSTEM/SETTING/ALGORITHM/seed_N, and store how they end"
+    )
+    study.add_argument("name", choices=("private", "attacks"), help="of the study")
+    study.add_argument("folders", nargs="+", type=Path, help="systems, or folders that contain them")
     tables = commands.add_parser("tables", help="write the tables and pictures of README.md and docs")
     tables.add_argument("--check", action="store_true", help="change nothing; fail where a table is not up to date")
     options = parser.parse_args(arguments)
     if options.command == "collect":
         return _collect(options.folders, options.classes)
+    if options.command == "ends":
+        return _ends(options.name, options.folders)
     return _check() if options.check else _tables()
+
+
+def _ends(name: str, folders: list[Path]) -> int:
+    path = RESULTS / f"{name}.csv"
+    fresh, unfinished = ends.find(folders)
+    merged = ends.merge(ends.read(path), fresh)
+    ends.write(path, merged)
+    print(f"{name}: {len(fresh)} runs read, {len(merged)} stored, {path.stat().st_size / 1000:.0f} kB")
+    print("\n".join(f"not finished, left out: {folder}" for folder in unfinished))
+    return 0
 
 
 def _collect(folders: list[Path], classes: bool) -> int:

@@ -10,6 +10,8 @@ A mark is a comment such as ``<!-- generated: reading mnist_cyclic_server -->``;
 ``tuned NAME``                         each algorithm with its best rate, from NAME and NAME_lr<rate>
 ``overview ALGORITHM,... NAME...``     where some algorithms stand in several readings
 ``cost NAME``                          accuracy at equal time on the clock
+``private SYSTEM``                     accuracy without noise and at each epsilon, from private.csv
+``attacks SYSTEM``                     accuracy under each attack, from attacks.csv
 =====================================  =====================================================================
 
 A picture ``images/results_NAME.svg`` is drawn for each reading that a document shows so, and ``images/cost_NAME.svg``
@@ -20,7 +22,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.reproduction import cost, picture, runs, tables
+from benchmarks.reproduction import cost, ends, picture, runs, tables
 from benchmarks.reproduction.runs import Run
 
 _PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -77,8 +79,13 @@ def generated(words: list[str], store: Store) -> str:
             return tables.overview_table({name: store.runs(name) for name in names}, algorithms.split(","))
         case ["cost", name]:
             return cost.table(store.runs(name))
+        case ["private", system]:
+            return ends.private_table(ends.read(store.folder / "private.csv"), system)
+        case ["attacks", system]:
+            return ends.attack_table(ends.read(store.folder / "attacks.csv"), system)
     raise ValueError(
-        f"'generated: {' '.join(words)}' is unknown: use reading, summary, across, paper, tuned, overview or cost"
+        f"'generated: {' '.join(words)}' is unknown: use reading, summary, across, paper, tuned, overview, cost, "
+        "private or attacks"
     )
 
 

@@ -46,6 +46,14 @@ class Aggregator(Remembers):
         """Return the clients that get the model in a round; by default those who are drawn."""
         return plan.cohort.clients
 
+    def upload_bytes(self, num_values: float, num_bytes: float) -> float:
+        """Return the bytes of one upload of ``num_values`` values that would take ``num_bytes`` without protection."""
+        return num_bytes
+
+    def protocol_bytes(self, plan: RoundPlan, delivered: IntVector) -> tuple[float, float]:
+        """Return the bytes up and down, of all clients together, of messages besides models and updates."""
+        return 0.0, 0.0
+
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return c, the expected factor on a delivered update, the sampler's factor included, (M,)."""
         return cohort.coefficients

@@ -1,5 +1,7 @@
 """Secure aggregation: the anonymous mean of updates that nobody sees."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from typing_extensions import override
@@ -8,6 +10,7 @@ from fl_lightning.aggregators.base import Aggregator
 from fl_lightning.secure.fixed_point import Bits, FixedPoint
 from fl_lightning.secure.masking import library
 from fl_lightning.secure.protocol import secure_sum
+from fl_lightning.secure.sizes import exchanged_bytes
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 
 _LEAST = 2  # the sum of one update is that update
@@ -61,29 +64,55 @@ class SecureSum(Aggregator):
         library()
 
     @override
+    def upload_bytes(self, num_values: float, num_bytes: float) -> float:
+        """Return the bytes of a masked vector: one element of the ring for each value, however it was compressed."""
+        return num_values * self.bits / 8
+
+    @override
+    def protocol_bytes(self, plan: RoundPlan, delivered: IntVector) -> tuple[float, float]:
+        """Return the bytes of keys and shares; a client that never arrives took part in their exchange as well."""
+        num_clients = len(plan.cohort.clients)
+        num_arrived = int((delivered[plan.cohort.clients] > 0).sum())
+        return exchanged_bytes(num_clients, num_arrived, self.needed(plan))
+
+    @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         return self.weighting.coefficients(profiles, cohort)
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        clients, num_draws = plan.cohort.clients, plan.cohort.num_draws
-        ring = FixedPoint(self.bound, max(1, len(clients)), self.bits)
+        num_draws = plan.cohort.num_draws
+        noise = 0.0 if updates.noise is None else updates.noise / num_draws
+        total = self._played(updates, delivered, plan) if updates.total is None else updates.total
+        if total is None or len(updates) < self.needed(plan):
+            self.num_failed += 1
+            return updates.deltas.new_zeros(updates.deltas.shape[1]) + noise
+        return (total / num_draws).to(updates.deltas) + noise
+
+    def _played(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor | None:
+        """Return the sum, with all parties in this process; None where too few arrived."""
         factors = delivered * plan.coefficients
         vectors = {
             int(client): factors[client] * updates.deltas[row].double().cpu().numpy()
             for row, client in enumerate(updates.clients)
         }
-        threshold = self._threshold(len(clients), num_draws)
-        total, _ = secure_sum(vectors, clients.tolist(), ring, threshold, f"round {plan.index}")
-        noise = 0.0 if updates.noise is None else updates.noise / num_draws
-        if total is None:
-            self.num_failed += 1
-            return updates.deltas.new_zeros(updates.deltas.shape[1]) + noise
-        return torch.from_numpy(total / num_draws).to(updates.deltas) + noise
+        participants = plan.cohort.clients.tolist()
+        total, _ = secure_sum(vectors, participants, self.ring(plan), self.needed(plan), f"round {plan.index}")
+        return None if total is None else torch.from_numpy(total)
 
-    def _threshold(self, num_clients: int, num_draws: int) -> int:
+    def ring(self, plan: RoundPlan) -> FixedPoint:
+        """Return how numbers become whole numbers in a round."""
+        return FixedPoint(self.bound, max(1, len(plan.cohort.clients)), self.bits)
+
+    def needed(self, plan: RoundPlan) -> int:
+        """Return how many uploads must arrive in a round.
+
+        Raises:
+            ValueError: If there are never so many.
+        """
+        num_draws = plan.cohort.num_draws
         if isinstance(self.threshold, float) and not self.threshold.is_integer():
-            return max(_LEAST, int(np.ceil(self.threshold * num_clients)))
+            return max(_LEAST, int(np.ceil(self.threshold * len(plan.cohort.clients))))
         if self.threshold > num_draws:
             raise ValueError(
                 f"threshold={self.threshold} is above the {num_draws} draws of a round, so no round could succeed: "
@@ -94,3 +123,17 @@ class SecureSum(Aggregator):
     def configure_metrics(self, result: RoundResult) -> dict[str, float]:
         """Return the column of a round: how many rounds had too few arrivals so far."""
         return {"failed_sums": self.num_failed}
+
+
+def sum_of(aggregator: Aggregator) -> SecureSum | None:
+    """Return the secure sum that an aggregator is or is around; None where the server sees updates.
+
+    >>> from fl_lightning.aggregators import AnonymousMean, ServerMomentum
+    >>> hidden = SecureSum(bound=1.0)
+    >>> sum_of(ServerMomentum(hidden)) is hidden, sum_of(AnonymousMean())
+    (True, None)
+    """
+    inner: Any = aggregator
+    while inner is not None and not isinstance(inner, SecureSum):
+        inner = getattr(inner, "aggregator", None)
+    return inner if isinstance(inner, SecureSum) else None

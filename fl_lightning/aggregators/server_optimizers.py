@@ -55,6 +55,14 @@ class ServerOptimizer(Aggregator):
         return self.aggregator.downloads(plan, delivered)
 
     @override
+    def upload_bytes(self, num_values: float, num_bytes: float) -> float:
+        return self.aggregator.upload_bytes(num_values, num_bytes)
+
+    @override
+    def protocol_bytes(self, plan: RoundPlan, delivered: IntVector) -> tuple[float, float]:
+        return self.aggregator.protocol_bytes(plan, delivered)
+
+    @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.aggregator.setup(num_clients, weights)
         self.moments = self.initial_moments(weights)

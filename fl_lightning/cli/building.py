@@ -185,6 +185,13 @@ def instantiate_data_of(merged: dict[str, Any], trusted: Sequence[str] = ()) -> 
     return parser.instantiate(parse_config(parser, {"data": merged["data"]}, [], trusted)).data
 
 
+def instantiate_loop(settings: Namespace) -> FederatedLoop:
+    """Make the loop alone, without loggers and files, to look at what a configuration asks for."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        objects = make_parser().instantiate(settings)
+    return FederatedLoop(**vars(objects.loop), fabric=objects.fabric, seed=settings.seed)
+
+
 def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) -> Run:
     """Make the objects. The module's initial weights depend on the seed alone.
 

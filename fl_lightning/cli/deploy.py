@@ -8,6 +8,7 @@ from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.configs import ConfigError
 
 _FILES = ("pyproject.toml", "config.yaml")
+_LONGEST_NAME = 32  # of a Flower app
 _MARK = "# Written by fl-lightning deploy."
 _APP = """{mark} The nodes' own data and settings are not in here.
 [project]
@@ -65,6 +66,7 @@ def main(arguments: list[str]) -> int:
     merged = configs.compose(names)
     from fl_lightning.checkpointing.storage import write_durably  # heavy: torch, lightning
     from fl_lightning.cli import building
+    from fl_lightning.flower.deployable import check_deployable
 
     settings = building.parse(merged, overrides, options.trust)
     num_clients = options.clients
@@ -72,10 +74,11 @@ def main(arguments: list[str]) -> int:
         num_clients = len(building.instantiate_data(settings).load(settings.seed).sizes)
     if num_clients < 1 or options.timeout <= 0 or options.start_timeout <= 0 or options.max_steps < 0:
         raise ConfigError("--clients, --timeout and --start_timeout must be above 0, and --max_steps not below")
+    check_deployable(building.instantiate_loop(settings), options.max_steps or None)
     name = configs.run_name(names)
     app = _APP.format(
         mark=_MARK,
-        project=re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "app",
+        project=_project(name),
         name=re.sub(r'["\\\n]', "_", name),
         num_clients=num_clients,
         timeout=float(options.timeout),
@@ -90,6 +93,16 @@ def main(arguments: list[str]) -> int:
     print("  fl-lightning node --superlink HOST:PORT --client 0 --data mine.yaml    on each client's machine")
     print(f"  flwr run {out} NAME --stream")
     return 0
+
+
+def _project(name: str) -> str:
+    """Return a name that Flower takes for an app: letters, digits and hyphens, a letter first, not too many.
+
+    >>> _project("digits_secaggfedacs_observed_mine"), _project("2_classes")
+    ('digits-secaggfedacs-observed-min', 'app-2-classes')
+    """
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return (words if words[:1].isalpha() else f"app-{words}")[:_LONGEST_NAME].strip("-")
 
 
 def _refuse_foreign(out: Path) -> None:

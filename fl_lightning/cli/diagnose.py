@@ -33,8 +33,10 @@ def make_parser() -> OneLineParser:
     """Return the parser of the options that are diagnose's own."""
     parser = OneLineParser(
         prog="fl-lightning diagnose",
+        usage="fl-lightning diagnose [RUN | --config FILE | --clients CSV] [options]",
         description="Show which objective each algorithm would really optimise on your clients, and recommend one. "
-        "Nothing is trained and no data is loaded. Any key of the config can be overridden: --loop.lr 0.1",
+        "Nothing is trained and no data is loaded. Any key of the config can be overridden: --loop.lr 0.1. "
+        "With the folder of a run, RUN: the objective of that run, with the factors of clipping that it measured.",
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--config", help=f"a file or a shipped config such as mnist.yaml (default: {configs.DEMO})")
@@ -47,7 +49,11 @@ def make_parser() -> OneLineParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Diagnose a configuration or a table of clients."""
+    """Diagnose a configuration, a table of clients, or a run that has begun."""
+    if arguments and not arguments[0].startswith("-"):
+        from fl_lightning.cli import diagnose_run
+
+        return diagnose_run.main(arguments)
     parser = make_parser()
     options, overrides = parser.parse_known_args(arguments)
     for word in overrides[:1]:

@@ -28,6 +28,13 @@ def make_parser() -> OneLineParser:
         "--port", type=int, default=0, help="of this node, for its own processes alone (default: a free one)"
     )
     parser.add_argument(
+        "--poll",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="between two looks for messages (default: 1; Flower's own SuperNode: 3)",
+    )
+    parser.add_argument(
         "--root_certificates", metavar="FILE", help="of the authority that the server's certificate is of"
     )
     parser.add_argument("--insecure", action="store_true", help="talk without TLS, for tests on one machine")
@@ -70,5 +77,7 @@ def _check(options: argparse.Namespace) -> None:
     for path in filter(None, (options.root_certificates, options.private_key)):
         if not Path(path).is_file():
             raise ConfigError(f"{path} is not a file")
+    if not 0.01 <= options.poll <= 60:
+        raise ConfigError(f"--poll {options.poll:g} must be a number of seconds from 0.01 to 60")
     if not 0 <= options.port < 65536:
         raise ConfigError(f"--port {options.port} must be in 0..65535")

@@ -241,7 +241,9 @@ class Clock:
         """Return what a round of an algorithm costs, given who answered a question before the draw."""
         vectors = getattr(getattr(sampling, "sampler", None), "asks_vectors", False)
         answers = len(asked) * (self.traffic.model if vectors else SCALAR_BYTES)
-        return self.costs(plan, delivered, aggregator.downloads(plan, delivered), asked, answers)
+        costs = self.costs(plan, delivered, aggregator.downloads(plan, delivered), asked, answers)
+        up, down = aggregator.protocol_bytes(plan, delivered)
+        return replace(costs, uplink_bytes=costs.uplink_bytes + up, downlink_bytes=costs.downlink_bytes + down)
 
     def costs(
         self, plan: RoundPlan, delivered: IntVector, got: IntVector, asked: IntVector, answer_bytes: float

@@ -42,13 +42,13 @@ def message_sizes(state: ModelState, num_local: tuple[int, int], aggregator: Agg
     Args:
         state: The model as it travels: trainable weights and float buffers.
         num_local: How many weights and how many buffer values stay at the clients.
-        aggregator: Says how many vectors as long as the weights a client gets.
+        aggregator: Says how many vectors as long as the weights a client gets, and how it protects an upload.
         uploads: Says how long an upload is.
     """
     weights, buffers = len(state.weights) - num_local[0], len(state.buffers) - num_local[1]
     size, buffer_bytes = state.weights.element_size(), float(buffers * state.buffers.element_size())
     return Traffic(
         download=aggregator.num_downloaded * weights * size + buffer_bytes,
-        upload=uploads.num_bytes(weights, size) + buffer_bytes,
+        upload=aggregator.upload_bytes(weights, uploads.num_bytes(weights, size)) + buffer_bytes,
         model=weights * size + buffer_bytes,
     )

@@ -152,7 +152,9 @@ def _with_costs(
         return typical
     extra = (parts.aggregator.num_downloaded - 1) * system.clock.traffic.model
     clock = copy.copy(system.clock)
-    clock.traffic = replace(clock.traffic, download=clock.traffic.download + extra)
+    values = clock.traffic.model / 4  # of float32; NaN where the model is unknown
+    upload = parts.aggregator.upload_bytes(values, clock.traffic.upload)
+    clock.traffic = replace(clock.traffic, download=clock.traffic.download + extra, upload=upload)
     delivered = clock.in_time(plan, system.channel.configure_delivery(clock.linked(plan), seed=0))
     costs = clock.charged(plan, delivered, parts.aggregator, parts.sampling, probe.asked)
     return replace(
@@ -170,8 +172,9 @@ def typical_rounds(algorithm: Algorithm, system: System) -> list[TypicalRound] |
     if not asks_or_learns(algorithm):
         return dry_run(algorithm, system)
     few = _excerpt(system, max(_WORLD_CLIENTS, 4 * algorithm.sampling.num_draws(len(system.weights))))
-    naive = dry_run(algorithm, few, 1, _WORLD_ROUNDS)
-    first, second = (dry_run(algorithm, few, world, _WORLD_ROUNDS, learn=True) for world in (1, 2))
+    bare = replace(algorithm, uploads=Uploads())  # what was measured is known of all clients, not of an excerpt
+    naive = dry_run(bare, few, 1, _WORLD_ROUNDS)
+    first, second = (dry_run(bare, few, world, _WORLD_ROUNDS, learn=True) for world in (1, 2))
     if np.abs(_mean_objective(first) - _mean_objective(second)).sum() > 1e-6:
         return None
     learned = any(not np.allclose(a.probabilities, b.probabilities) for a, b in zip(naive, first, strict=True))
@@ -241,13 +244,14 @@ def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector
     profiles, cohort = plan.profiles, plan.cohort
     steps = profiles.num_steps.astype(np.float64)
     trained = sorted(probe.trained)
+    on_the_way = [each for each in (plan.expected.uploaded, plan.expected.measured) if each is not None]
     reused = float(inclusion[trained] @ steps[trained])
     return TypicalRound(
         num_steps=steps,
         failure_rates=profiles.failure_rates,
         accumulation=profiles.accumulation,
         probabilities=cohort.probabilities,
-        coefficients=plan.coefficients * (1.0 if plan.expected.uploaded is None else plan.expected.uploaded),
+        coefficients=np.prod([plan.coefficients, *on_the_way], axis=0),
         scale=plan.learning_rate * plan.server_scale / lr,
         num_draws=cohort.num_draws,
         work=float(inclusion @ steps),

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,13 +11,14 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
 from fl_lightning.deliveries import Delivery, read_deliveries
+from fl_lightning.engine.elsewhere import TrainsElsewhere
 from fl_lightning.engine.engine import Engine
 from fl_lightning.protocols import Federation, LocalWork
 from fl_lightning.solvers import Solver
 from fl_lightning.types import BoolVector, IntVector, ModelState, Updates, Vector
 
 
-class Replayed:
+class Replayed(TrainsElsewhere):
     """Trains clients as another engine does, but answers only for those who answered in a recorded deployment.
 
     Every random stream is a function of (seed, purpose, round, client), so who answered, and with how many steps, is
@@ -29,6 +31,7 @@ class Replayed:
 
     def __init__(self, path: str, engine: Engine | None = None) -> None:
         self.path, self.engine = path, engine or Engine()
+        super().__init__(self.engine)
         self._recorded: dict[tuple[int, int], list[Delivery]] = defaultdict(list)
         for delivery in read_deliveries(Path(path)):
             self._recorded[delivery.round_index, delivery.question].append(delivery)
@@ -87,17 +90,9 @@ class Replayed:
             )
         return recorded
 
-    def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
-        """Return the metrics of the global model on the test data, and its accuracy per class."""
-        return self.engine.evaluate(state)
-
-    def load(self, state: ModelState) -> None:
-        """Put a state into the module."""
-        self.engine.load(state)
-
-    def close(self) -> None:
-        """End the run."""
-        self.engine.close()
+    def evaluate_batch(self, state: ModelState, batch: Any) -> dict[str, float]:
+        """Return the metrics of a state on one batch of the federation."""
+        return self.engine.evaluate_batch(state, batch)
 
 
 def _listed(clients: list[int]) -> str:

@@ -13,19 +13,26 @@ from flwr.clientapp import ClientApp
 from lightning.fabric import Fabric
 
 from fl_lightning.cli.configs import ConfigError
+from fl_lightning.data.held_out import HeldOut
 from fl_lightning.engine import Engine
-from fl_lightning.flower import records
+from fl_lightning.flower import records, secure_client
 from fl_lightning.flower.federation import OwnData
 from fl_lightning.flower.node import Node, read_node
 from fl_lightning.flower.task import parser, read_task
 from fl_lightning.protocols import LocalWork
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solver_names import as_solver
-from fl_lightning.types import ModelState
+from fl_lightning.types import ModelState, Updates
 
 _LOG = logging.getLogger("fl_lightning")
 _FAILED = 0  # Flower's code of an unknown error
 _KEPT = 32  # tasks and data sets that a process keeps, where one serves several messages
+
+_OF_SUMS = {
+    records.KEYS: secure_client.answer_keys,
+    records.SHARES: secure_client.answer_shares,
+    records.REVEAL: secure_client.answer_reveal,
+}
 
 app = ClientApp()
 
@@ -49,13 +56,30 @@ class LocalTraining:
         fabric = Fabric(accelerator=node.accelerator, devices=1, precision=precision)
         solver = as_solver(made.loop.solver)
         self.node, self.engine = node, Engine(**work.engine, threads=node.threads)
+        self.held = HeldOut(data, work.held_out, settings.seed)
+        federation = self.held.training() if work.held_out else data
         self.state = self.engine.setup(
-            fabric, made.model, data, solver, made.loop.batch_size, settings.seed, work.num_draws
+            fabric, made.model, federation, solver, made.loop.batch_size, settings.seed, work.num_draws
         )
         solver.setup(made.model, made.loop.lr)
 
     def train(self, message: Message) -> Message:
         """Train and return the update."""
+        updates = self._trained(message)
+        tensors = {"delta": updates.deltas[0], "buffers": updates.buffers[0]}
+        return self._reply(message, int(updates.num_steps[0]), float(updates.losses[0]), tensors)
+
+    def masked(self, message: Message, context: Context) -> Message:
+        """Train and return the update times n c, and the loss, under masks."""
+        hide = secure_client.masking(message, context, self.node.client)
+        updates = self._trained(message)
+        values = records.value(message, "factor", float) * updates.deltas[0].double().cpu().numpy()
+        hidden = hide(np.append(values, np.nan_to_num(updates.losses[0])))
+        reply = {"client": self.node.client, "num_steps": int(updates.num_steps[0])}
+        tensors = {"masked": torch.from_numpy(hidden.view(np.uint8))}
+        return Message(records.packed(reply, tensors), reply_to=message)
+
+    def _trained(self, message: Message) -> Updates:
         client, asked = self.node.client, records.value(message, "num_steps", int)
         num_steps = self.node.steps or asked
         if not 1 <= num_steps <= self.node.max_steps:
@@ -73,10 +97,7 @@ class LocalTraining:
             start=lambda client, weights: weights,
             gradient_shift=lambda client: shift,
         )
-        updates = self.engine.train(self._received(message), np.array([client]), work)
-        return self._reply(
-            message, num_steps, float(updates.losses[0]), {"delta": updates.deltas[0], "buffers": updates.buffers[0]}
-        )
+        return self.engine.train(self._received(message), np.array([client]), work)
 
     def loss(self, message: Message) -> Message:
         """Return the loss of the global model on the first batch of a round."""
@@ -87,6 +108,16 @@ class LocalTraining:
         """Return the gradient of the first batch of a round at the global model."""
         gradients = self.engine.gradients(self._received(message), np.array([self.node.client]), _round(message))
         return self._reply(message, 0, 0.0, {"gradient": gradients[0]})
+
+    def evaluate(self, message: Message) -> Message:
+        """Return the metrics of the global model on what this client holds out."""
+        most = records.value(message, "max_examples", int)
+        if most < 1:
+            raise ConfigError(f"the server asks for an evaluation on {most} examples")
+        batch = self.held.own_batch(self.node.client, most)
+        found = self.engine.evaluate_batch(self._received(message), batch)
+        values = {"client": self.node.client, "names": list(found), "numbers": list(map(float, found.values()))}
+        return Message(records.packed(values), reply_to=message)
 
     def _received(self, message: Message) -> ModelState:
         return ModelState(
@@ -123,14 +154,7 @@ def training_of(node: Node, text: str) -> LocalTraining:
 def _answered(message: Message, context: Context) -> Message:
     """Answer a message, or tell the server in one line why not; what it may not know stays in the node's log."""
     try:
-        node = read_node(context.node_config)
-        if message.metadata.message_type == records.WHO:
-            return Message(records.packed({"client": node.client, "size": data_of(node).size}), reply_to=message)
-        if records.value(message, "client", int) != node.client:
-            raise ConfigError(f"this is client {node.client}, not the one that was asked for")
-        training = training_of(node, records.value(message, "task", str))
-        ways = {records.TRAIN: training.train, records.LOSS: training.loss, records.GRADIENT: training.gradient}
-        return ways[message.metadata.message_type](message)
+        return _answer(message, context)
     except (ConfigError, records.BadMessageError) as error:
         reason = " ".join(str(error).split())
         _LOG.error(reason)
@@ -140,25 +164,32 @@ def _answered(message: Message, context: Context) -> Message:
     return Message(Error(_FAILED, reason), reply_to=message)
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Train."""
-    return _answered(message, context)
+def _answer(message: Message, context: Context) -> Message:
+    node, kind = read_node(context.node_config), message.metadata.message_type
+    if kind == records.WHO:
+        return Message(records.packed({"client": node.client, "size": data_of(node).size}), reply_to=message)
+    if records.value(message, "client", int) != node.client:
+        raise ConfigError(f"this is client {node.client}, not the one that was asked for")
+    if kind in _OF_SUMS:
+        found = _OF_SUMS[kind](message, context, node.client)
+        return Message(records.packed(found | {"client": node.client}), reply_to=message)
+    if node.only_sums and kind != records.MASKED:
+        raise ConfigError("this node sends nothing but what goes into a secure sum (node.only_sums)")
+    training = training_of(node, records.value(message, "task", str))
+    if kind == records.MASKED:
+        return training.masked(message, context)
+    ways = {
+        records.TRAIN: training.train,
+        records.EVALUATE: training.evaluate,
+        records.LOSS: training.loss,
+        records.GRADIENT: training.gradient,
+    }
+    return ways[kind](message)
 
 
-@app.query("who")
-def who(message: Message, context: Context) -> Message:
-    """Tell the client's number and how many examples it has."""
-    return _answered(message, context)
-
-
-@app.query("loss")
-def loss(message: Message, context: Context) -> Message:
-    """Tell the loss of the global model."""
-    return _answered(message, context)
-
-
-@app.query("gradient")
-def gradient(message: Message, context: Context) -> Message:
-    """Send a gradient at the global model."""
-    return _answered(message, context)
+# Flower wants a function for each kind of message that an app answers.
+app.train()(_answered)
+app.train("masked")(_answered)
+app.evaluate()(_answered)
+for _question in ("who", "loss", "gradient", "keys", "shares", "reveal"):
+    app.query(_question)(_answered)

@@ -1,7 +1,5 @@
 """FlowerEngine: the clients of a cohort train on other machines, everything else stays as it is."""
 
-import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,22 +7,29 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Message
-from flwr.serverapp import Grid
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from typing_extensions import override
 
 from fl_lightning.deliveries import Delivery
-from fl_lightning.flower.records import GRADIENT, LOSS, TRAIN, BadMessageError, Reply, packed, read_reply
-from fl_lightning.flower.roster import Roster
+from fl_lightning.engine.elsewhere import TrainsElsewhere
+from fl_lightning.flower.questions import Content, Questions
+from fl_lightning.flower.records import (
+    EVALUATE,
+    GRADIENT,
+    LOSS,
+    TRAIN,
+    BadMessageError,
+    Reply,
+    read_metrics,
+    read_reply,
+)
+from fl_lightning.flower.secure_server import SecureTraining
 from fl_lightning.flower.task import Task
 from fl_lightning.memory import Remembers
 from fl_lightning.protocols import Engine, Federation, LocalWork
 from fl_lightning.solvers import Solver
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
-
-_LOG = logging.getLogger("fl_lightning")
-_FIRST_LOOK, _LONGEST_LOOK = 0.05, 0.5  # seconds between two looks for replies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,37 +46,29 @@ class Limits:
             raise ValueError(f"max_steps={self.max_steps} must be at least 1, or None where clients do what is asked")
 
 
-class FlowerEngine(Remembers):
+class FlowerEngine(Remembers, TrainsElsewhere):
     """Lets nodes train and answer; a node that is absent, late or talks nonsense counts as lost.
 
     A reply is believed only in its form: its length, and T within the allowed range. Numbers that are not finite are
     left to the loop's ``faults``.
 
     Args:
-        grid: Flower's connection to the nodes.
-        roster: Knows which node is which client.
+        questions: To the nodes.
         task: What nodes must know to train.
         limits: Of a round.
         local: Evaluates here, and holds the model.
-        sleep: Waits between two looks for replies.
+        sums: Finds the sum of updates that nobody sees; without it clients send their updates as they are.
     """
 
     memory = ("sizes",)
 
     def __init__(
-        self,
-        grid: Grid,
-        roster: Roster,
-        task: Task,
-        limits: Limits,
-        local: Engine,
-        sleep: Callable[[float], None] = time.sleep,
+        self, questions: Questions, task: Task, limits: Limits, local: Engine, sums: SecureTraining | None = None
     ) -> None:
-        self.grid, self.roster, self.task, self.limits, self.local = grid, roster, task, limits, local
+        super().__init__(local)
+        self.questions, self.task, self.limits, self.sums = questions, task, limits, sums
         self.deliveries: list[Delivery] = []  # of the last round
         self.sizes: IntVector = np.empty(0, dtype=np.int64)
-        self._sleep = sleep
-        self._told: set[tuple[int, str]] = set()
 
     def setup(
         self,
@@ -106,9 +103,8 @@ class FlowerEngine(Remembers):
 
     def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
         """Let the clients train and return what arrives in time, in the given order."""
-        likes = {"delta": state.weights, "buffers": state.buffers}
 
-        def content(client: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        def content(client: int) -> Content:
             tensors = {
                 "weights": work.start(client, state.weights),
                 "buffers": work.start_buffers(client, state.buffers),
@@ -116,17 +112,40 @@ class FlowerEngine(Remembers):
             shift = work.gradient_shift(client)
             if shift is not None:
                 tensors["shift"] = shift
-            return {"num_steps": int(work.num_steps[client]), "lr": float(work.learning_rate)}, tensors
+            values = {"num_steps": int(work.num_steps[client]), "lr": float(work.learning_rate)}
+            return values | {"task": self._text}, tensors
 
-        def allowed(reply: Reply) -> None:
-            asked, most = int(work.num_steps[reply.client]), self.limits.max_steps
-            if most is None and reply.num_steps != asked:
-                raise BadMessageError(f"reports {reply.num_steps} local steps, but was asked for {asked}")
-            if most is not None and not 1 <= reply.num_steps <= most:
-                raise BadMessageError(f"reports {reply.num_steps} local steps, which is not in 1..{most}")
+        def check(client: int, num_steps: int) -> None:
+            asked, most = int(work.num_steps[client]), self.limits.max_steps
+            if most is None and num_steps != asked:
+                raise BadMessageError(f"reports {num_steps} local steps, but was asked for {asked}")
+            if most is not None and not 1 <= num_steps <= most:
+                raise BadMessageError(f"reports {num_steps} local steps, which is not in 1..{most}")
 
-        replies = self._ask(TRAIN, work.round_index, clients, content, likes, allowed)
-        heard = [reply for reply in replies if reply is not None]
+        if self.sums is None:
+            updates = self._plain(state, clients, work.round_index, content, check)
+        else:
+            updates = self.sums.train(state, clients, content, check)
+        reported = dict(zip(updates.clients.tolist(), updates.num_steps.tolist(), strict=True))
+        self._note(work.round_index, clients, reported)
+        return updates
+
+    def _plain(
+        self,
+        state: ModelState,
+        clients: IntVector,
+        round_index: int,
+        content: Callable[[int], Content],
+        check: Callable[[int, int], None],
+    ) -> Updates:
+        likes = {"delta": state.weights, "buffers": state.buffers}
+
+        def read(message: Message, client: int) -> Reply:
+            reply = read_reply(message, client, likes)
+            check(client, reply.num_steps)
+            return reply
+
+        heard = self.questions.ask(TRAIN, round_index, clients.tolist(), content, read).values()
         return Updates(
             clients=np.array([reply.client for reply in heard], dtype=np.int64),
             deltas=_stacked([reply.tensors[0] for reply in heard], state.weights),
@@ -137,84 +156,42 @@ class FlowerEngine(Remembers):
 
     def losses(self, state: ModelState, clients: IntVector, round_index: int) -> Vector:
         """Return the loss of the global model on the first batch of each client; NaN of those that do not answer."""
-        replies = self._ask(LOSS, round_index, clients, _global(state), {})
+        replies = self._answers(LOSS, state, clients, round_index, {})
         return np.array([np.nan if reply is None else reply.loss for reply in replies], dtype=np.float64)
 
     def gradients(self, state: ModelState, clients: IntVector, round_index: int) -> torch.Tensor:
         """Return the gradient of the first batch of each client; zeros of those that do not answer, (n, d)."""
-        replies = self._ask(GRADIENT, round_index, clients, _global(state), {"gradient": state.weights})
+        replies = self._answers(GRADIENT, state, clients, round_index, {"gradient": state.weights})
         zeros = torch.zeros_like(state.weights)
         return _stacked([zeros if reply is None else reply.tensors[0] for reply in replies], state.weights)
 
-    def _ask(
-        self,
-        question: str,
-        round_index: int,
-        clients: IntVector,
-        content: Callable[[int], tuple[dict[str, Any], dict[str, torch.Tensor]]],
-        likes: Mapping[str, torch.Tensor],
-        check: Callable[[Reply], None] = lambda reply: None,
+    def _answers(
+        self, kind: str, state: ModelState, clients: IntVector, round_index: int, likes: Mapping[str, torch.Tensor]
     ) -> list[Reply | None]:
-        """Ask clients at once and return their sound replies in the given order; None where there is none."""
-        self.roster.update()
-        nodes = self.roster.nodes
-        messages, reachable = [], []
-        for client in clients.tolist():
-            if client in nodes:
-                values, tensors = content(client)
-                values |= {"task": self._text, "round": round_index, "client": client}
-                seconds = self.limits.timeout
-                reachable.append(client)
-                messages.append(
-                    Message(packed(values, tensors), nodes[client], question, ttl=seconds, group_id=str(round_index))
-                )
-            else:
-                self._tell(client, f"round {round_index}: client {client} has no node: its uploads are lost")
-        received = self._received(reachable, messages)
-        replies = {client: self._checked(round_index, client, each, likes, check) for client, each in received.items()}
-        found = [replies.get(client) for client in clients.tolist()]
-        self._note(round_index, clients, found)
-        return found
+        """Ask about the global model and return the replies in the order of the clients; None where there is none."""
+        content: Content = ({"task": self._text}, {"weights": state.weights, "buffers": state.buffers})
+        replies = self.questions.ask(
+            kind,
+            round_index,
+            clients.tolist(),
+            lambda client: content,
+            lambda message, client: read_reply(message, client, likes),
+        )
+        self._note(round_index, clients, {client: reply.num_steps for client, reply in replies.items()})
+        return [replies.get(client) for client in clients.tolist()]
 
-    def _checked(
-        self,
-        round_index: int,
-        client: int,
-        message: Message,
-        likes: Mapping[str, torch.Tensor],
-        check: Callable[[Reply], None],
-    ) -> Reply | None:
-        """Return a reply that can be believed."""
-        try:
-            reply = read_reply(message, client, likes)
-            check(reply)
-        except BadMessageError as problem:
-            self._tell(client, f"round {round_index}: client {client} {problem}: its uploads are lost")
-            return None
-        return reply
+    def evaluate_clients(self, state: ModelState, round_index: int, max_examples: int) -> list[dict[str, float]]:
+        """Return the metrics of the global model on each client's own data; nothing of those that do not answer."""
+        content: Content = (
+            {"task": self._text, "max_examples": max_examples},
+            {"weights": state.weights, "buffers": state.buffers},
+        )
+        clients = range(len(self.sizes))
+        found = self.questions.ask(EVALUATE, round_index, clients, lambda client: content, read_metrics)
+        return [found.get(client, {}) for client in clients]
 
-    def _received(self, clients: list[int], messages: list[Message]) -> dict[int, Message]:
-        """Send messages and return what comes back in time, by client."""
-        deadline = time.monotonic() + self.limits.timeout
-        keys = list(self.grid.push_messages(messages)) if messages else []
-        if len(keys) != len(messages):
-            raise ConnectionError("the SuperLink did not take the messages of a round: see its log")
-        waiting = {key: client for key, client in zip(keys, clients, strict=True) if key}
-        received: dict[int, Message] = {}
-        pause = _FIRST_LOOK
-        while waiting:
-            for reply in self.grid.pull_messages(list(waiting)):
-                client = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if client is not None:
-                    received[client] = reply
-            left = deadline - time.monotonic()
-            if not waiting or left <= 0:
-                break
-            self._sleep(min(pause, left))
-            pause = min(1.5 * pause, _LONGEST_LOOK)
-        return received
-
-    def _note(self, round_index: int, clients: IntVector, replies: list[Reply | None]) -> None:
+    def _note(self, round_index: int, clients: IntVector, reported: Mapping[int, int]) -> None:
+        """Record who of the clients was heard, and with how many steps."""
         if self.deliveries and self.deliveries[0].round_index != round_index:
             self.deliveries = []
         number = self.deliveries[-1].question + 1 if self.deliveries else 0
@@ -223,34 +200,11 @@ class FlowerEngine(Remembers):
                 round_index=round_index,
                 question=number,
                 client=client,
-                arrived=reply is not None,
-                num_steps=0 if reply is None else reply.num_steps,
+                arrived=client in reported,
+                num_steps=reported.get(client, 0),
             )
-            for client, reply in zip(clients.tolist(), replies, strict=True)
+            for client in clients.tolist()
         ]
-
-    def _tell(self, client: int, text: str) -> None:
-        """Say the same of a client once, not in every round."""
-        key = (client, text.partition(": ")[2])
-        if key not in self._told:
-            self._told.add(key)
-            _LOG.warning(text)
-
-    def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
-        """Return the metrics of the global model on the server's test data, and its accuracy per class."""
-        return self.local.evaluate(state)
-
-    def load(self, state: ModelState) -> None:
-        """Put a state into the module."""
-        self.local.load(state)
-
-    def close(self) -> None:
-        """End the run."""
-        self.local.close()
-
-
-def _global(state: ModelState) -> Callable[[int], tuple[dict[str, Any], dict[str, torch.Tensor]]]:
-    return lambda client: ({}, {"weights": state.weights, "buffers": state.buffers})
 
 
 def _stacked(rows: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fl_lightning.flower.federation import OwnData
 
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
-_KEYS = ("steps", "max_steps", "threads", "accelerator", "trust")
+_KEYS = ("steps", "max_steps", "threads", "accelerator", "only_sums", "trust")
 _MAX_STEPS = 100_000
 
 
@@ -30,6 +30,7 @@ class Node:
     max_steps: int = _MAX_STEPS  # no task of more is accepted
     threads: int | None = None
     accelerator: Accelerator = "auto"
+    only_sums: bool = False  # answer with what goes into a secure sum, and with no update of its own
     trust: tuple[str, ...] = ()  # packages whose classes a server may name
 
     def __post_init__(self) -> None:
@@ -38,6 +39,8 @@ class Node:
         for name, value in (("steps", self.steps), ("max_steps", self.max_steps), ("threads", self.threads)):
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name}={value!r} of the node must be a whole number of at least 1")
+        if type(self.only_sums) is not bool:
+            raise ConfigError(f"only_sums={self.only_sums!r} of the node must be true or false")
         one_of("accelerator", self.accelerator, Accelerator)
 
     def data(self) -> "OwnData":

@@ -1,6 +1,7 @@
 """Messages between server and nodes: what is in them, and what is believed of a reply."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,13 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-TRAIN, WHO, LOSS, GRADIENT = "train", "query.who", "query.loss", "query.gradient"
+TRAIN, EVALUATE, WHO, LOSS, GRADIENT = "train", "evaluate", "query.who", "query.loss", "query.gradient"
+KEYS, SHARES, MASKED, REVEAL = "query.keys", "query.shares", "train.masked", "query.reveal"  # of a secure sum
 _VALUES, _ARRAYS = "values", "arrays"
+_MOST_METRICS, _COLUMN = 50, re.compile(r"[\w./ -]{1,100}")
 _HEADER_BYTES = 4096  # more than numpy ever writes before the numbers
+
+Written = dict[int, tuple[torch.Tensor, Array]]  # by identity; the tensor is kept, or another could get its identity
 
 
 class BadMessageError(ValueError):
@@ -28,14 +33,28 @@ class Reply:
     tensors: tuple[torch.Tensor, ...]
 
 
-def packed(values: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None = None) -> RecordDict:
+def packed(
+    values: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor] | None = None,
+    written: Written | None = None,
+) -> RecordDict:
     """Return the content of a message.
 
     Tensors go as bytes, because numpy does not know all types that torch has.
+
+    Args:
+        values: Numbers, texts, bytes, or lists of them.
+        tensors: By name.
+        written: Tensors that earlier messages had, where messages share some: a model that a hundred clients get is
+            written and hashed once.
     """
     content: dict[str, Any] = {_VALUES: ConfigRecord(dict(values))}
+    known: Written = {} if written is None else written
     if tensors is not None:
-        content[_ARRAYS] = ArrayRecord({name: Array(_bytes(tensor)) for name, tensor in tensors.items()})
+        for tensor in tensors.values():
+            if id(tensor) not in known:
+                known[id(tensor)] = (tensor, Array(_bytes(tensor)))
+        content[_ARRAYS] = ArrayRecord({name: known[id(tensor)][1] for name, tensor in tensors.items()})
     return RecordDict(content)
 
 
@@ -55,6 +74,18 @@ def value(message: Message, name: str, kind: type) -> Any:
     if type(found) is not kind:
         raise BadMessageError(f"{name} is a {type(found).__name__} instead of a {kind.__name__}")
     return found
+
+
+def entries(message: Message, name: str, kind: type, length: int | None = None) -> list[Any]:
+    """Return a list of values of a message.
+
+    Raises:
+        BadMessageError: If it is missing, of another length, or of other types.
+    """
+    found = value(message, name, list)
+    if any(type(entry) is not kind for entry in found) or (length is not None and len(found) != length):
+        raise BadMessageError(f"{name} is not a list of {'' if length is None else f'{length} '}{kind.__name__}")
+    return list(found)
 
 
 def has_tensor(message: Message, name: str) -> bool:
@@ -94,6 +125,19 @@ def _part(message: Message, name: str, kind: type) -> Any:
     return part
 
 
+def read_sender(message: Message, client: int) -> None:
+    """Check that a message is an answer, and that it is this client's.
+
+    Raises:
+        BadMessageError: If the reply is an error, or of another client.
+    """
+    if message.has_error():
+        raise BadMessageError(f"answers with an error: {' '.join(str(message.error.reason).split())[:300]}")
+    sender = value(message, "client", int)
+    if sender != client:
+        raise BadMessageError(f"answers as client {sender}")
+
+
 def read_reply(message: Message, client: int, likes: Mapping[str, torch.Tensor]) -> Reply:
     """Return the reply of a client.
 
@@ -105,11 +149,7 @@ def read_reply(message: Message, client: int, likes: Mapping[str, torch.Tensor])
     Raises:
         BadMessageError: If the reply is an error, of another client, or of another form.
     """
-    if message.has_error():
-        raise BadMessageError(f"answers with an error: {' '.join(str(message.error.reason).split())[:300]}")
-    sender = value(message, "client", int)
-    if sender != client:
-        raise BadMessageError(f"answers as client {sender}")
+    read_sender(message, client)
     loss = value(message, "loss", float)
     return Reply(
         client=client,
@@ -117,3 +157,16 @@ def read_reply(message: Message, client: int, likes: Mapping[str, torch.Tensor])
         loss=loss if math.isfinite(loss) else math.nan,
         tensors=tuple(tensor(message, name, like) for name, like in likes.items()),
     )
+
+
+def read_metrics(message: Message, client: int) -> dict[str, float]:
+    """Return the metrics that a client sends.
+
+    Raises:
+        BadMessageError: If there are too many, or names that could not be those of columns.
+    """
+    read_sender(message, client)
+    names = entries(message, "names", str)
+    if len(names) > _MOST_METRICS or not all(_COLUMN.fullmatch(name) for name in names):
+        raise BadMessageError("sends metrics whose names are no names of columns")
+    return dict(zip(names, entries(message, "numbers", float, len(names)), strict=True))

@@ -3,22 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fl_lightning.aggregators.secure import sum_of
 from fl_lightning.callbacks import DeliveryRecorder, RoundCheckpoint
 from fl_lightning.cli import building, configs
 from fl_lightning.cli.configs import ConfigError
+from fl_lightning.client_evaluation import ClientEvaluation
+from fl_lightning.flower.deployable import check_deployable
 from fl_lightning.flower.engine import FlowerEngine, Limits
 from fl_lightning.flower.federation import NodesData
+from fl_lightning.flower.questions import Questions
 from fl_lightning.flower.roster import Roster
+from fl_lightning.flower.secure_server import SecureTraining
 from fl_lightning.flower.task import Task
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 CONFIG = "config.yaml"  # in the app
 
@@ -73,36 +75,17 @@ def prepare(grid: Grid, merged: dict[str, Any], options: Options) -> building.Ru
     # Flower ends an app without any warning: what is not saved after a round is lost.
     settings.checkpoint.every_n_rounds, settings.checkpoint.min_seconds = 1, 0.0
     run = building.build(settings, options.name)
-    check_deployable(run.loop)
+    check_deployable(run.loop, options.limits.max_steps)
     roster = Roster(grid, options.num_clients)
-    task = Task(yaml.safe_load(run.config))
-    run.loop.engine = FlowerEngine(grid, roster, task, options.limits, run.loop.engine)
+    evaluation = run.loop.client_evaluator.settings
+    task = Task(yaml.safe_load(run.config), evaluation.held_out if isinstance(evaluation, ClientEvaluation) else 0.0)
+    questions, hidden = Questions(grid, roster, options.limits.timeout), sum_of(run.loop.aggregator)
+    sums = None if hidden is None else SecureTraining(questions, hidden)
+    run.loop.engine = FlowerEngine(questions, task, options.limits, run.loop.engine, sums)
     run.data = NodesData(run.data, roster, options.start_timeout)
     place = next(i for i, each in enumerate(run.loop.callbacks) if isinstance(each, RoundCheckpoint))
-    run.loop.callbacks.insert(place, DeliveryRecorder(str(run.run_dir)))
+    run.loop.callbacks[place:place] = [DeliveryRecorder(str(run.run_dir)), *([] if sums is None else [sums])]
     return run
-
-
-def check_deployable(loop: "FederatedLoop") -> None:
-    """Refuse what a deployment would not do as the configuration says.
-
-    Raises:
-        ConfigError: With what to do about it.
-    """
-    if loop.local_parts:
-        raise ConfigError(
-            "loop.local_parameters stay at simulated clients, but nodes would send them: leave them out to deploy"
-        )
-    if loop.uploads.steps:
-        raise ConfigError(
-            "loop.uploads are steps of simulated clients, which nodes would not make: leave them out to deploy"
-        )
-    if loop.client_evaluator.settings:
-        raise ConfigError(
-            "loop.evaluate_clients needs the clients' data, which stays at the nodes: set it to 0 to deploy"
-        )
-    if loop.fabric.world_size > 1:
-        raise ConfigError("fabric.devices must be 1 on a server: the clients train on their nodes")
 
 
 @app.main()

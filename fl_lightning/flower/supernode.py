@@ -2,11 +2,14 @@
 
 import argparse
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from types import FrameType
 
 # Nothing is sent to Flower's makers, and nothing is installed because a server says so.
@@ -36,11 +39,29 @@ def node_config(config: str, client: int, trust: list[str]) -> str:
     return text + (f' trust="{",".join(trust)}"' if trust else "")
 
 
-def commands(options: argparse.Namespace, config: str, client: int) -> list[list[str]]:
-    """Return the commands of the SuperNode and, unless Flower's own is wanted, of the process that trains."""
+def commands(options: argparse.Namespace, config: str, client: int, secret: str) -> list[list[str]]:
+    """Return the commands of the SuperNode and, unless Flower's own is wanted, of the process that trains.
+
+    Args:
+        options: Of the command line.
+        config: Of the node.
+        client: Its number.
+        secret: File by which the two know each other.
+    """
     port = options.port or free_port()
     start = [sys.executable, "-m", "fl_lightning.flower.start"]
-    supernode = [*start, "supernode", "--superlink", options.superlink, "--host", "127.0.0.1", "--port", str(port)]
+    poll = "0" if options.stock else str(options.poll)
+    supernode = [
+        *start,
+        "supernode",
+        poll,
+        "--superlink",
+        options.superlink,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     supernode += ["--node-config", node_config(config, client, options.trust)]
     supernode += ["--isolation", "subprocess" if options.stock else "process"]
     for flag, value in (
@@ -51,7 +72,8 @@ def commands(options: argparse.Namespace, config: str, client: int) -> list[list
     supernode += ["--insecure"] if options.insecure else []
     if options.stock:
         return [supernode]
-    return [supernode, [*start, "trainer", f"127.0.0.1:{port}", config, str(client), ",".join(options.trust)]]
+    supernode += ["--superexec-auth-secret-file", secret]
+    return [supernode, [*start, "trainer", f"127.0.0.1:{port}", secret, config, str(client), ",".join(options.trust)]]
 
 
 def serve(options: argparse.Namespace, config: str, client: int) -> int:
@@ -67,14 +89,23 @@ def serve(options: argparse.Namespace, config: str, client: int) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    # Others on this machine can reach the SuperNode's port, but neither get its tasks nor the keys of secure sums.
+    with tempfile.TemporaryDirectory(prefix="fl-lightning-") as folder:
+        secret = Path(folder) / "secret"
+        secret.write_bytes(secrets.token_bytes(32))
+        _run(commands(options, config, client, str(secret)), told)
+    return 0 if told else 1
+
+
+def _run(started: list[list[str]], told: list[int]) -> None:
+    """Run processes until one of them ends or a signal was told."""
     environment = os.environ | QUIET
-    processes = [subprocess.Popen(command, env=environment) for command in commands(options, config, client)]
+    processes = [subprocess.Popen(command, env=environment) for command in started]
     try:
         while not told and all(process.poll() is None for process in processes):
             time.sleep(_LOOK_SECONDS)
     finally:
         _end(processes)
-    return 0 if told else 1
 
 
 def _end(processes: list["subprocess.Popen[bytes]"]) -> None:

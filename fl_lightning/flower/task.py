@@ -27,6 +27,7 @@ class Task:
     """The part of a complete configuration that nodes get to know: model, solver, batch size, seed and engine."""
 
     config: dict[str, Any]
+    held_out: float = 0.0  # share of a client's data that it does not train on, for its own evaluation
 
     def text(self, num_draws: int | None) -> str:
         """Return it as text.
@@ -44,6 +45,7 @@ class Task:
                 "engine": {key: engine[key] for key in _ENGINE if key in engine},
                 "precision": str((self.config.get("fabric") or {}).get("precision") or "32-true"),
                 "num_draws": num_draws,
+                "held_out": self.held_out,
             },
             sort_keys=True,
         )
@@ -57,6 +59,7 @@ class Work:
     engine: dict[str, Any]
     precision: str
     num_draws: int | None
+    held_out: float
 
 
 @cache
@@ -85,15 +88,17 @@ def read_task(text: str, trusted: tuple[str, ...]) -> Work:
     """
     config = _loaded(text)
     _refuse_paths(config)
-    engine, precision, num_draws = config.pop("engine"), config.pop("precision"), config.pop("num_draws")
+    engine, precision, num_draws, held_out = map(config.pop, ("engine", "precision", "num_draws", "held_out"))
     if not isinstance(engine, dict) or not engine.keys() <= set(_ENGINE):
         raise ConfigError(f"the server sets engine={engine!r}: only {' and '.join(_ENGINE)} are its to decide")
     if precision not in _PRECISIONS:
         raise ConfigError(f"the server sets precision={precision!r}: use one of {', '.join(_PRECISIONS)}")
     if num_draws is not None and (type(num_draws) is not int or num_draws < 1):
         raise ConfigError(f"the server sets num_draws={num_draws!r}: it must be a number of clients")
+    if type(held_out) is not float or not 0 <= held_out < 1:
+        raise ConfigError(f"the server sets held_out={held_out!r}: it must be a share in [0, 1)")
     settings = parse_config(parser(), config, [], trusted)
-    return Work(settings=settings, engine=engine, precision=precision, num_draws=num_draws)
+    return Work(settings=settings, engine=engine, precision=precision, num_draws=num_draws, held_out=held_out)
 
 
 def _loaded(text: str) -> dict[str, Any]:
@@ -103,7 +108,7 @@ def _loaded(text: str) -> dict[str, Any]:
         config = json.loads(text)
     except (ValueError, RecursionError):
         raise ConfigError("the server sends a task that is no JSON") from None
-    wanted = {"seed", "model", "loop", "engine", "precision", "num_draws"}
+    wanted = {"seed", "model", "loop", "engine", "precision", "num_draws", "held_out"}
     if not isinstance(config, dict) or config.keys() != wanted:
         got = ", ".join(sorted(map(str, config))) if isinstance(config, dict) else type(config).__name__
         raise ConfigError(f"the server sends a task of {got[:200]}: wanted are {', '.join(sorted(wanted))}")

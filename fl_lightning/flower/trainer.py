@@ -90,11 +90,12 @@ def _answer_one(spec: ExecutionSpec) -> None:
     )
 
 
-def answer(address: str, node_config: Mapping[str, Any]) -> None:
+def answer(address: str, secret: bytes, node_config: Mapping[str, Any]) -> None:
     """Load this node's data, then answer what its SuperNode gets, until the SuperNode ends.
 
     Args:
         address: Of the SuperNode, on this machine.
+        secret: By which the SuperNode knows this process.
         node_config: As for :func:`fl_lightning.flower.node.read_node`.
     """
     node = read_node(node_config)
@@ -109,4 +110,6 @@ def answer(address: str, node_config: Mapping[str, Any]) -> None:
     replaced = clientapp
     replaced.install_from_fab = lambda *given, **named: None  # the server's files are not even written here
     replaced.get_load_client_app_fn = lambda **named: lambda *names: app
-    superexec.run_superexec(runtime_api_address=address, insecure=True, parent_pid=os.getppid())
+    superexec.run_superexec(
+        runtime_api_address=address, insecure=True, superexec_auth_secret=secret, parent_pid=os.getppid()
+    )

@@ -12,6 +12,7 @@ from fl_lightning.secure.masking import KeyPair, mask, opened, sealed
 from fl_lightning.secure.shamir import recover, split
 
 Directory = Mapping[int, tuple[bytes, bytes]]  # public keys of each participant: for masks, for sealed shares
+Secret = tuple[bytes, bytes, bytes]
 
 
 class Participant:
@@ -22,12 +23,19 @@ class Participant:
     Args:
         client: Its number.
         session: Name of the sum, which goes into all derived keys.
+        secret: Of the same participant before, where it was put aside between two steps; a new one by default.
     """
 
-    def __init__(self, client: int, session: str) -> None:
+    def __init__(self, client: int, session: str, secret: Secret | None = None) -> None:
         self.client, self._session = client, session
-        self._masking, self._sealing = KeyPair(), KeyPair()
-        self._own_seed = secrets.token_bytes(32)
+        masking, sealing, seed = secret or (None, None, None)
+        self._masking, self._sealing = KeyPair(masking), KeyPair(sealing)
+        self._own_seed = seed or secrets.token_bytes(32)
+
+    @property
+    def secret(self) -> Secret:
+        """What nobody else may ever know: both private keys and the own seed."""
+        return self._masking.private, self._sealing.private, self._own_seed
 
     @property
     def public(self) -> tuple[bytes, bytes]:
@@ -105,19 +113,31 @@ class ServerView:
         return [client for client in self.directory if client not in self.masked]
 
     def total(self) -> Ring:
-        """Return the sum of what arrived, by taking off the masks that did not cancel."""
+        """Return the sum of what arrived, by taking off the masks that did not cancel.
+
+        Raises:
+            ValueError: If the shares of a masking key do not give the key.
+        """
         vectors = list(self.masked.values())
         total = vectors[0].copy()
         for vector in vectors[1:]:
             np.add(total, vector, out=total)
         for client in self.masked:
-            seed = recover(self.shares[client]).to_bytes(32, "big")
+            seed = self._recovered(client)
             np.subtract(total, mask(seed, len(total), total.dtype), out=total)
         for client in self.dropped:
-            key = KeyPair(recover(self.shares[client]).to_bytes(32, "big"))
+            key = KeyPair(self._recovered(client))
+            if key.public != self.directory[client][0]:
+                raise ValueError(f"the shares of the masking key of client {client} do not give the key")
             for survivor in self.masked:  # as the absent one would have done
                 _add_pair(total, key, self.directory[survivor][0], client, survivor, self.session)
         return total
+
+    def _recovered(self, client: int) -> bytes:
+        secret = recover(self.shares[client])
+        if secret >> 256:
+            raise ValueError(f"the shares of client {client} give no secret of 32 bytes")
+        return secret.to_bytes(32, "big")
 
 
 def secure_sum(

@@ -14,6 +14,7 @@ class Upload(Remembers):
     have the hooks of a callback: ``configure_metrics(result)`` adds columns, ``on_federation_start(loop)`` may check.
     """
 
+    at_server: bool = False  # whether the server can make this step itself, where clients are on other machines
     hides_updates: bool = False  # whether the server sees no more than the sum of what leaves this step
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:

@@ -38,6 +38,7 @@ class Clip(Upload):
     """
 
     memory = ("norm", "_factors", "_heard")
+    at_server = True
 
     def __init__(
         self, norm: float = 1.0, of: Measure = "work", quantile: float | None = None, pace: float = 0.2

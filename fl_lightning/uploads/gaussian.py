@@ -14,14 +14,14 @@ from fl_lightning.checking import one_of
 from fl_lightning.hidden import check_unprotected
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.theory import privacy
-from fl_lightning.types import RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.types import IntVector, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.clipping import Clip
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
 
-Place = Literal["server", "clients"]
+Place = Literal["server", "clients", "distributed"]
 _LOG = logging.getLogger("fl_lightning")
 _FORECAST_ROWS = 20_000  # clients times rounds that are looked at to find the noise
 
@@ -46,7 +46,10 @@ class GaussianMechanism(Upload):
         noise_multiplier: z.
         delta: Of the guarantee; M^-1.1 by default.
         place: ``server``: noise on the sum, of which nobody sees the parts. ``clients``: each client adds noise to what
-            it sends, of standard deviation :math:`z S_m`, and needs to trust nobody.
+            it sends, of standard deviation :math:`z S_m`, and needs to trust nobody. ``distributed``: under
+            :class:`fl_lightning.aggregators.SecureSum` with a threshold of t clients, each adds a share of the noise,
+            of standard deviation :math:`z S / \sqrt{t}`, so that any sum that is seen has at least :math:`z S`; who
+            is lost takes its share along.
         count_noise: With an adaptive clip, standard deviation of the noise on the number of short updates; K / 20 by
             default, but at least 3.
     """
@@ -70,13 +73,15 @@ class GaussianMechanism(Upload):
                 raise ValueError(f"{name}={value} must be a positive number")
         if delta is not None and not 0 < delta < 1:
             raise ValueError(f"delta={delta} must be between 0 and 1: well below 1 over the number of clients")
-        if clip.quantile is not None and place == "clients":
-            raise ValueError("place='clients' needs a fixed clip: leave out its quantile, or use place='server'")
+        if clip.quantile is not None and place != "server":
+            raise ValueError(f"place={place!r} needs a fixed clip: leave out its quantile, or use place='server'")
         self.clip, self.epsilon, self.delta, self.place = clip, epsilon, delta, place
         self.multiplier, self.count_noise = noise_multiplier, count_noise
         self.hides_updates = place == "server"
         self.account = Accountant(_default_delta(2) if delta is None else delta)
         self._drawing: Any = None
+        self._num_shares = 1  # that make the whole noise, where it is distributed
+        self._known: tuple[Any, Vector] = (None, np.empty(0))  # the last round that was accounted for
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
@@ -94,6 +99,8 @@ class GaussianMechanism(Upload):
         for step in later:
             if not step.hides_updates:
                 raise ValueError(f"{type(step).__name__} changes updates after {name} bounded them: put it before it")
+        if self.place == "distributed":
+            self._num_shares = least_arrivals(loop.aggregator)
         self.begin(drawing_of(loop.sampling), self._forecast(loop))
 
     def _forecast(self, loop: "FederatedLoop") -> tuple[list[RoundPlan], float]:
@@ -110,24 +117,33 @@ class GaussianMechanism(Upload):
         plans, weight = forecast
         if self.multiplier is None and self.epsilon is not None:
 
-            def spent(multiplier: float) -> Vector:
-                told = weight * np.sum([self._divergences(plan, multiplier) for plan in plans], axis=0)
+            def spent(multiplier: float, some: IntVector | None) -> Vector:
+                told = weight * np.sum([self._divergences(plan, multiplier, some) for plan in plans], axis=0)
                 return np.asarray(told, dtype=np.float64)
 
             delta = self.account.delta_after(round(weight * len(plans)))
             self.multiplier = noise_for(self.epsilon, delta, spent)
 
-    def _divergences(self, plan: RoundPlan, multiplier: float) -> Vector:
-        """Return what a round tells about each client, (M, orders)."""
+    def _divergences(self, plan: RoundPlan, multiplier: float, some: IntVector | None = None) -> Vector:
+        """Return what a round tells about each client, or about some of them, (n, orders)."""
         cohort = plan.cohort
         if self.place == "clients":
             drawn = 1 - self._drawing.distribution(cohort.probabilities, cohort.num_draws)[:, 0]
+            drawn = drawn if some is None else drawn[some]
             ratios = np.full(len(drawn), 1 / multiplier)
             return privacy.shown_divergence(np.stack([1 - drawn, drawn], axis=1), ratios)
         units = self.clip.units(plan)
         ratios = units / (multiplier * _largest(units, cohort.probabilities))
         fixed = 0.0 if self.clip.quantile is None else (0.5 / self._count_deviation(plan)) ** 2
-        return round_divergences(self._drawing, cohort, ratios, self.account.delta, fixed)
+        shown = self.place == "distributed"  # the server of a secure sum knows who takes part
+        return round_divergences(self._drawing, cohort, ratios, self.account.delta, fixed, some, shown)
+
+    def _told(self, plan: RoundPlan, multiplier: float) -> Vector:
+        """Return what a round tells about each client; the next round is asked for twice, so the last is kept."""
+        key = (multiplier, plan.cohort.num_draws, plan.cohort.probabilities.tobytes(), self.clip.units(plan).tobytes())
+        if key != self._known[0]:
+            self._known = (key, self._divergences(plan, multiplier))
+        return self._known[1]
 
     def _count_deviation(self, plan: RoundPlan) -> float:
         return max(3.0, plan.cohort.num_draws / 20) if self.count_noise is None else self.count_noise
@@ -143,6 +159,9 @@ class GaussianMechanism(Upload):
         if self.place == "clients":
             return self._noisy_rows(clipped, self.multiplier * bound * units, plan, seed)
         deviation = self.multiplier * bound * _largest(units, plan.cohort.probabilities)
+        if self.place == "distributed":
+            shares = np.full(len(units), deviation / self._num_shares**0.5)
+            return self._noisy_rows(clipped, shares / np.maximum(1, plan.cohort.counts), plan, seed)
         noise = deviation * gaussian(updates.deltas, seed, Purpose.PRIVACY_NOISE, plan.index)
         return replace(clipped, noise=noise if updates.noise is None else updates.noise + noise)
 
@@ -156,6 +175,10 @@ class GaussianMechanism(Upload):
         """Add noise to what each client sends, c Delta, given its deviation for each client."""
         rows, factors = updates.deltas.clone(), np.abs(plan.coefficients)
         for row, client in enumerate(updates.clients.tolist()):
+            if factors[client] == 0 and self.place == "distributed":
+                raise ValueError(
+                    f"client {client} has the factor 0 and cannot add its share of the noise: do not draw it"
+                )
             if factors[client] > 0:
                 noise = gaussian(rows, seed, Purpose.PRIVACY_NOISE, plan.index, client)
                 rows[row] += deviations[client] / factors[client] * noise
@@ -167,7 +190,7 @@ class GaussianMechanism(Upload):
 
     def configure_metrics(self, result: RoundResult) -> dict[str, float]:
         """Account for the round; return its columns: epsilon so far, and those of the clip."""
-        self.account.add(self._divergences(result.plan, float(self.multiplier or 0)))
+        self.account.add(self._told(result.plan, float(self.multiplier or 0)))
         privacy_so_far = {"epsilon": self.account.epsilon, "delta": self.account.delta}
         return privacy_so_far | {"noise_multiplier": float(self.multiplier or 0)} | self.clip.configure_metrics(result)
 
@@ -177,7 +200,7 @@ class GaussianMechanism(Upload):
             return
         index = result.plan.index + 1
         following = loop.planner.undrawn(loop.planner.profiles(loop.planner.conditions(index)), index)
-        spent = self.account.spent + self._divergences(following, self.multiplier)
+        spent = self.account.spent + self._told(following, self.multiplier)
         if privacy.epsilons(spent, self.account.delta_after(index)).max() > self.epsilon * (1 + 1e-9):
             _LOG.warning("round %d would exceed epsilon=%g: the run ends here", index, self.epsilon)
             loop.should_stop = True
@@ -203,6 +226,29 @@ def drawing_of(sampling: Any) -> Any:
             "loop.sampling.drawing fl_lightning.samplers.Independent, WithReplacement or Systematic"
         )
     return drawing
+
+
+def least_arrivals(aggregator: Any) -> int:
+    """Return how many clients must arrive before anybody sees a sum.
+
+    Raises:
+        ValueError: If single updates are seen, or if the number depends on who is drawn.
+    """
+    from fl_lightning.aggregators import SecureSum  # imported here: only these runs need it
+
+    while not isinstance(aggregator, SecureSum) and hasattr(aggregator, "aggregator"):
+        aggregator = aggregator.aggregator
+    if not isinstance(aggregator, SecureSum):
+        raise ValueError(
+            "place='distributed' hides an update behind the noise of others, which needs a sum that nobody sees the "
+            "parts of: use loop.aggregator fl_lightning.aggregators.SecureSum, or place='clients'"
+        )
+    if isinstance(aggregator.threshold, float) and not aggregator.threshold.is_integer():
+        raise ValueError(
+            f"threshold={aggregator.threshold} is a share of those who are drawn, but each must know beforehand how "
+            "much noise to add: give loop.aggregator.threshold as a number of clients"
+        )
+    return max(2, int(aggregator.threshold))
 
 
 def _default_delta(num_clients: int) -> float:

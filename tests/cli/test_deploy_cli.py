@@ -1,5 +1,6 @@
 """``fl-lightning deploy`` and ``fl-lightning node``: what they write, and what they refuse in one line."""
 
+import re
 import sys
 
 import pytest
@@ -43,6 +44,16 @@ def test_an_app_names_installed_modules_and_holds_the_complete_config(tmp_path, 
     assert "num-clients = 3" in (out / "pyproject.toml").read_text()
 
 
+def test_secure_sums_and_long_names_can_be_deployed(tmp_path):
+    mine = tmp_path / "2_my_own_settings_of_this_one.yaml"
+    mine.write_text("loop: {evaluate_clients: 5}")
+    out = tmp_path / "app"
+    given = ["--config", "digits_secaggfedacs.yaml", "--config", "observed.yaml", "--config", str(mine)]
+    assert main(["deploy", *given, "--out", str(out)]) == 0
+    name = tomllib.loads((out / "pyproject.toml").read_text())["project"]["name"]
+    assert re.fullmatch(r"[a-z][a-z0-9-]{0,31}", name)  # what flwr run takes
+
+
 def test_files_of_others_are_not_replaced(tmp_path, capsys):
     (tmp_path / "pyproject.toml").write_text("[project]\n")
     assert "not from fl-lightning deploy" in refused(["deploy", "--out", str(tmp_path)], capsys)
@@ -57,6 +68,8 @@ def test_files_of_others_are_not_replaced(tmp_path, capsys):
         (["--timeout", "soon"], "--timeout"),
         (["--config", "nothing.yaml"], "nothing.yaml"),
         (["--loop.sampling.sampler", "stranger.Mine"], "stranger"),
+        (["--loop.uploads+=fl_lightning.uploads.TopK"], "loop.uploads"),
+        (["--config", "digits_secaggfedacs.yaml", "--max_steps", "9"], "max-steps=9"),
     ],
 )
 def test_a_bad_app_is_refused(more, named, tmp_path, capsys):
@@ -77,6 +90,7 @@ def node(tmp_path):
         (["--insecure", "--private_key", __file__], "--insecure is without TLS"),
         (["--root_certificates", "nowhere.crt"], "nowhere.crt is not a file"),
         (["--port", "70000"], "--port 70000"),
+        (["--poll", "0"], "--poll 0"),
         (["--unknown"], "--unknown"),
     ],
 )
@@ -104,7 +118,8 @@ def test_the_processes_of_a_node(more, processes, node, monkeypatch):
     started = []
     monkeypatch.setattr("fl_lightning.cli.node.version", lambda name: "1.41.0")
     monkeypatch.setattr(
-        "fl_lightning.cli.node.serve", lambda options, config, client: started.extend(commands(options, config, client))
+        "fl_lightning.cli.node.serve",
+        lambda options, config, client: started.extend(commands(options, config, client, "file")),
     )
     main([*node, "--insecure", *more])
     assert len(started) == processes
@@ -112,3 +127,4 @@ def test_the_processes_of_a_node(more, processes, node, monkeypatch):
     assert supernode[supernode.index("--node-config") + 1] == node_config(node[-1], 2, [])
     assert supernode[supernode.index("--host") + 1] == "127.0.0.1"  # nobody else may talk to its processes
     assert supernode[supernode.index("--isolation") + 1] == ("subprocess" if more else "process")
+    assert ("--superexec-auth-secret-file" in supernode) == (processes == 2)  # without it anybody here gets its tasks

@@ -139,6 +139,7 @@ def task_of(merged, **changes):
         ({"engine": {"threads": 512}}, "engine"),
         ({"precision": "transformer-engine"}, "precision"),
         ({"num_draws": "many"}, "num_draws"),
+        ({"held_out": 1.5}, "held_out"),
     ],
 )
 def test_a_server_names_nothing_that_the_node_does_not_allow(changes, named, tmp_path):
@@ -221,7 +222,9 @@ def test_a_node_without_sense_is_refused(given, named, tmp_path):
         read_node(given).data()
 
 
-@pytest.mark.parametrize("node", [{"steps": 0}, {"max_steps": "many"}, {"trust": "all"}, {"gpu": 1}, {"threads": True}])
+@pytest.mark.parametrize(
+    "node", [{"steps": 0}, {"max_steps": "many"}, {"trust": "all"}, {"gpu": 1}, {"threads": True}, {"only_sums": "no"}]
+)
 def test_a_nodes_own_settings_are_checked(node, tmp_path):
     path = node_file(config("fedavg", tmp_path), tmp_path, **node)
     with pytest.raises(ConfigError, match=next(iter(node))):

@@ -9,7 +9,7 @@ import torch
 
 from deployed import OBSERVED, config, deployed, made_grid, simulated, weights
 from fl_lightning.cli import configs
-from fl_lightning.flower.records import WHO
+from fl_lightning.flower.records import EVALUATE, WHO
 
 IN_CI = ("fedacs", "scaffold", "fedstale", "powerofchoice", "os")
 
@@ -133,7 +133,7 @@ def test_a_second_node_of_a_client_waits(tmp_path, caplog):
     grid.nodes[3000] = grid.nodes[1000]
     run = deployed(grid, merged)
     run.data.load(0)
-    assert run.loop.engine.roster.nodes[9] == 1000
+    assert run.loop.engine.questions.roster.nodes[9] == 1000
     assert "node 3000 says that it is client 9, which node 1000 is" in caplog.text
 
 
@@ -143,20 +143,44 @@ def test_missing_clients_are_named(tmp_path):
     grid.offline |= {1002, 1005}
     run = deployed(grid, merged)
     with pytest.raises(ConnectionError, match=r"2 of 10 clients did not come within 0\.1 s \(clients 4, 7\)"):
-        run.loop.engine.roster.meet(0.1)
+        run.loop.engine.questions.roster.meet(0.1)
 
 
 @pytest.mark.parametrize(
     ("loop", "named"),
     [
         ({"local_parameters": ["network.1.*"]}, "local_parameters"),
-        ({"evaluate_clients": 2}, "evaluate_clients"),
-        ({"uploads": [{"class_path": "fl_lightning.uploads.TopK"}]}, "uploads"),
+        ({"uploads": [{"class_path": "fl_lightning.uploads.TopK"}]}, "uploads has TopK"),
         ({"lr": -1.0}, "lr=-1.0"),
     ],
-    ids=["local_parameters", "evaluate_clients", "uploads", "lr"],
+    ids=["local_parameters", "uploads", "lr"],
 )
 def test_what_cannot_be_deployed_is_refused(loop, named, tmp_path):
     merged = config("fedavg", tmp_path / "run", **loop)
     with pytest.raises(ValueError, match=named):
         deployed(made_grid(merged, tmp_path), merged)
+
+
+def test_clients_evaluate_on_what_they_hold_out(tmp_path):
+    """Nobody trains on it, and the numbers are those of the simulator; who does not answer is left out."""
+    settings = {"every_n_rounds": 2, "held_out": 0.25, "max_examples": 9}
+    clip = {"class_path": "fl_lightning.uploads.Clip", "init_args": {"norm": 0.5}}
+    merged = config("fedacs", tmp_path / "simulated", evaluate_clients=settings, uploads=[clip])
+    expected = simulated(merged)
+    grid = made_grid(merged, tmp_path)
+    grid.lose = lambda message: (
+        message.metadata.message_type == EVALUATE
+        and message.metadata.group_id == "4"
+        and grid.nodes[message.metadata.dst_node_id]["client"] == 3
+    )
+    run = deployed(grid, merged | {"run_dir": str(tmp_path / "deployed")}, timeout=0.5)
+    results = list(run.loop.iterate(run.module, run.data.load(0)))
+    assert torch.equal(weights(run), weights(expected))
+    second, history = results[1].metrics, expected.loop.record.history
+    names = [name for name in second if name.startswith("client_accuracy")]
+    assert len(names) == 5
+    assert {name: second[name] for name in names} == {name: history[1][name] for name in names}
+    last = results[3].client_metrics["test_accuracy"]
+    assert np.flatnonzero(np.isnan(last)).tolist() == [3]
+    assert results[3].metrics["client_accuracy_mean"] == pytest.approx(np.nanmean(last))
+    assert run.loop.uploads.steps[0].measured_factors().min() < 1  # some updates were clipped, by the server

@@ -126,14 +126,34 @@ def test_many_clients_are_worked_on_in_parts():
 def test_noise_from_a_target_is_the_least_that_stays_within_it():
     group = cohort([0.1, 0.3, 0.6], 1)
 
-    def spent(noise):
-        return 50 * round_divergences(Independent(), group, np.full(3, 1 / noise), 1e-3)
+    def spent(noise, some=None):
+        return 50 * round_divergences(Independent(), group, np.full(3, 1 / noise), 1e-3, some=some)
 
     noise = noise_for(2.0, 1e-3, spent)
     assert 1.99 < worst_epsilon(spent(noise), 1e-3) <= 2.0
     assert worst_epsilon(spent(noise * 0.99), 1e-3) > 2.0
     with pytest.raises(ValueError, match="out of reach"):
-        noise_for(2.0, 1e-3, lambda noise: np.full((1, len(privacy.ORDERS)), 5.0))
+        noise_for(2.0, 1e-3, lambda noise, some: np.full((1, len(privacy.ORDERS)), 5.0))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 60.0])
+def test_the_client_that_decides_on_the_noise_is_found_among_many(epsilon):
+    """Those who are often drawn decide where noise is large, those who add much where it is small."""
+    rates = np.concatenate([np.linspace(0.3, 0.9, 300), np.full(300, 0.02)])
+    ratios = np.concatenate([np.full(300, 0.3), np.linspace(0.5, 1.0, 300)])
+    looked_at = []
+
+    def spent(noise, some):
+        chosen = np.arange(600) if some is None else some
+        looked_at.append(len(chosen))
+        return 20 * privacy.sampled_divergence(rates[chosen], ratios[chosen] / noise)
+
+    def worst(noise):
+        return worst_epsilon(spent(noise, None), 1e-3)
+
+    noise = noise_for(epsilon, 1e-3, spent)
+    assert sum(looked_at) < 600 * 8
+    assert worst(noise) <= epsilon < worst(noise * 0.999)
 
 
 def test_draws_that_hardly_ever_happen_are_left_to_delta():

@@ -1,0 +1,27 @@
+"""What an engine shares that lets others train: the model is evaluated here, by an engine that it has for this."""
+
+from fl_lightning.protocols import Engine
+from fl_lightning.types import ModelState, Vector
+
+
+class TrainsElsewhere:
+    """Leaves everything but training and questions to an engine of this process.
+
+    Args:
+        local: Holds the model and evaluates it.
+    """
+
+    def __init__(self, local: Engine) -> None:
+        self.local = local
+
+    def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
+        """Return the metrics of the global model on the test data, and its accuracy per class."""
+        return self.local.evaluate(state)
+
+    def load(self, state: ModelState) -> None:
+        """Put a state into the module."""
+        self.local.load(state)
+
+    def close(self) -> None:
+        """End the run."""
+        self.local.close()

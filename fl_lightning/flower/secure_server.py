@@ -1,0 +1,206 @@
+"""The server's side of a secure sum over nodes: four questions, of which the third is the training."""
+
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from flwr.app import Message
+
+from fl_lightning.aggregators import SecureSum
+from fl_lightning.flower.questions import Content, Questions
+from fl_lightning.flower.records import (
+    KEYS,
+    MASKED,
+    REVEAL,
+    SHARES,
+    BadMessageError,
+    entries,
+    read_sender,
+    tensor,
+    value,
+)
+from fl_lightning.secure import FixedPoint, ServerView
+from fl_lightning.secure.fixed_point import Ring
+from fl_lightning.secure.masking import KeyPair
+from fl_lightning.secure.shamir import PRIME
+from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
+
+_LOG = logging.getLogger("fl_lightning")
+_MOST_DIGITS = 131  # of a share in base 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Upload:
+    num_steps: int
+    vector: Ring
+
+
+class SecureTraining:
+    """Lets those who were drawn train and upload under masks, and finds the sum of what arrives.
+
+    It is a callback as well, which hears the plan of each round. The last entry of a vector is the training loss, so
+    that the server learns the mean loss and that of nobody.
+
+    Args:
+        questions: To the clients.
+        aggregator: Says how many must arrive, and how numbers become whole numbers.
+    """
+
+    def __init__(self, questions: Questions, aggregator: SecureSum) -> None:
+        self._questions, self._aggregator = questions, aggregator
+        self._plan: RoundPlan
+
+    def on_round_start(self, loop: "FederatedLoop", plan: RoundPlan) -> None:
+        """Take the plan of the round that begins."""
+        self._plan = plan
+
+    def train(
+        self,
+        state: ModelState,
+        clients: IntVector,
+        content: Callable[[int], Content],
+        check: Callable[[int, int], None],
+    ) -> Updates:
+        """Return who was heard and the sum of their updates; of single ones nothing is known.
+
+        Everybody who was drawn agrees on masks; who is not among the clients then drops out, as does one whose upload
+        is lost. Where too few are heard the sum is 0, and where the masks cannot be taken off, nobody was heard.
+
+        Args:
+            state: The global model.
+            clients: Who trains.
+            content: Of the message to a client.
+            check: Raises BadMessageError where a client may not have made so many steps.
+        """
+        aggregator, plan = self._aggregator, self._plan
+        ring, needed = aggregator.ring(plan), aggregator.needed(plan)
+        view = ServerView(session=f"{secrets.token_hex(16)} round {plan.index}", threshold=needed)
+        self._agree(view)
+        uploads = self._uploads(view, [c for c in clients.tolist() if c in view.directory], content, check, state, ring)
+        view.masked = {client: upload.vector for client, upload in uploads.items()}
+        total = np.zeros(len(state.weights) + 1)
+        if len(uploads) >= needed:
+            found = self._unmasked(view, ring)
+            uploads, total = ({}, total) if found is None else (uploads, found)
+        heard = np.array(list(uploads), dtype=np.int64)
+        loss = float(total[-1]) / len(heard) if len(heard) >= needed else float("nan")
+        return Updates(
+            clients=heard,
+            deltas=torch.zeros_like(state.weights).expand(len(heard), -1),
+            buffers=state.buffers.expand(len(heard), -1),
+            num_steps=np.array([upload.num_steps for upload in uploads.values()], dtype=np.int64),
+            losses=np.full(len(heard), loss),
+            total=torch.from_numpy(total[:-1]).to(state.weights.device),
+        )
+
+    def _agree(self, view: ServerView) -> None:
+        """Collect keys and sealed shares; whoever sends both is in the directory. With too few it stays empty."""
+        index, named = self._plan.index, dict[str, Any](session=view.session)
+        keys = self._questions.ask(KEYS, index, self._plan.cohort.clients.tolist(), lambda client: (named, {}), _keys)
+        if len(keys) < view.threshold:
+            return
+        listed: dict[str, Any] = {
+            "members": list(keys),
+            "masking": [m for m, _ in keys.values()],
+            "sealing": [s for _, s in keys.values()],
+        }
+        listed |= named | {"threshold": view.threshold}
+        sealed = self._questions.ask(
+            SHARES,
+            index,
+            keys,
+            lambda client: (listed, {}),
+            lambda message, client: _shares(message, client, list(keys)),
+        )
+        if len(sealed) < view.threshold:
+            return
+        view.directory = {client: keys[client] for client in sealed}
+        view.sealed = {receiver: {sender: sealed[sender][receiver] for sender in sealed} for receiver in sealed}
+
+    def _uploads(
+        self,
+        view: ServerView,
+        clients: list[int],
+        content: Callable[[int], Content],
+        check: Callable[[int, int], None],
+        state: ModelState,
+        ring: FixedPoint,
+    ) -> dict[int, _Upload]:
+        plan = self._plan
+        shared: dict[str, Any] = {"session": view.session, "senders": list(view.directory)}
+        shared |= {"bound": ring.bound, "num_parties": ring.num_parties, "bits": ring.bits}
+        like = torch.empty((len(state.weights) + 1) * np.dtype(ring.dtype).itemsize, dtype=torch.uint8)
+
+        def asked(client: int) -> Content:
+            values, tensors = content(client)
+            factor = float(plan.cohort.counts[client] * plan.coefficients[client])
+            return values | shared | {"factor": factor, "sealed": list(view.sealed[client].values())}, tensors
+
+        def read(message: Message, client: int) -> _Upload:
+            read_sender(message, client)
+            num_steps = value(message, "num_steps", int)
+            check(client, num_steps)
+            return _Upload(num_steps=num_steps, vector=tensor(message, "masked", like).numpy().view(ring.dtype))
+
+        return self._questions.ask(MASKED, plan.index, clients, asked, read)
+
+    def _unmasked(self, view: ServerView, ring: FixedPoint) -> Vector | None:
+        """Return the sum as numbers; None where too few reveal their shares."""
+        lists: dict[str, Any] = {"session": view.session, "survivors": list(view.masked), "dropped": view.dropped}
+        revealed = self._questions.ask(
+            REVEAL,
+            self._plan.index,
+            view.masked,
+            lambda client: (lists, {}),
+            lambda message, client: _revealed(message, client, list(view.directory)),
+        )
+        if len(revealed) < view.threshold:
+            return None
+        holders = list(revealed)[: view.threshold]
+        view.shares = {owner: {holder + 1: revealed[holder][owner] for holder in holders} for owner in view.directory}
+        try:
+            return ring.decode(view.total())
+        except ValueError as problem:
+            _LOG.warning(f"round {self._plan.index}: {problem}: the round fails, and the model stays")
+            return None
+
+
+def _keys(message: Message, client: int) -> tuple[bytes, bytes]:
+    read_sender(message, client)
+    found = value(message, "masking", bytes), value(message, "sealing", bytes)
+    try:
+        for key in found:
+            KeyPair().agree(key, "try")  # or it would be the others who fail
+    except ValueError:
+        raise BadMessageError("sends a public key that is none") from None
+    return found
+
+
+def _shares(message: Message, client: int, members: list[int]) -> dict[int, bytes]:
+    read_sender(message, client)
+    receivers = entries(message, "receivers", int)
+    if sorted(receivers) != sorted(members):
+        raise BadMessageError("sends shares for other clients than those with keys")
+    return dict(zip(receivers, entries(message, "shares", bytes, len(receivers)), strict=True))
+
+
+def _revealed(message: Message, client: int, members: list[int]) -> dict[int, int]:
+    read_sender(message, client)
+    owners = entries(message, "owners", int)
+    shares = entries(message, "shares", str, len(owners))
+    if sorted(owners) != sorted(members) or any(len(share) > _MOST_DIGITS for share in shares):
+        raise BadMessageError("reveals other shares than those asked for")
+    try:
+        numbers = [int(share, 16) for share in shares]
+    except ValueError:
+        raise BadMessageError("reveals a share that is no number") from None
+    if not all(0 <= number < PRIME for number in numbers):
+        raise BadMessageError("reveals a share out of range")
+    return dict(zip(owners, numbers, strict=True))
