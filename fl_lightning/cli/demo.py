@@ -79,12 +79,13 @@ def main(arguments: list[str]) -> int:
 def _diagnosed(diagnose: Any, merged: dict[str, Any], overrides: list[str]) -> tuple[list["Diagnosis"], list[str]]:
     """Return what both would optimise, and the same in words."""
     from fl_lightning.cli import parts
+    from fl_lightning.cli.diagnose_words import advice
     from fl_lightning.diagnosis.objective import recommend
 
     outer, inner = parts.split_overrides(overrides)
     system, label_counts, _ = diagnose.system_of_config(merged, outer, [])
     found, _ = diagnose.diagnoses(merged, system, list(_NAMES), inner, [])
-    return found, diagnose.advice(found, recommend(found), label_counts)[:2]
+    return found, advice(found, recommend(found), label_counts)[:2]
 
 
 def _train(name: str, rounds: int, out: Path, seed: int, overrides: list[str]) -> Curve:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_lightning.cli import configs, early
+from fl_lightning.cli import diagnose_words as words
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.clients import ClientTable, read_clients
 from fl_lightning.cli.names import names_given
@@ -16,17 +17,11 @@ from fl_lightning.cli.waiting import loading, only_planning
 if TYPE_CHECKING:
     from fl_lightning.clock import Clock
     from fl_lightning.diagnosis.dry_run import System
-    from fl_lightning.diagnosis.objective import Diagnosis, Recommendation
+    from fl_lightning.diagnosis.objective import Diagnosis
     from fl_lightning.types import Conditions
 
 _ROUNDS, _STATIC_ROUNDS = 96, 16
 _CONDITIONS_SEED = 0x5EED
-_WIDE = 150
-_COLUMNS = (
-    *("L1", "chi²", "chi² per round", "favours", "forgets", "step", "steps per round", "s per round", "kB up / down"),
-    *("V", "cost"),
-)
-_NARROW = ("L1", "favours", "forgets", "cost")
 
 
 def make_parser() -> OneLineParser:
@@ -83,9 +78,9 @@ def _diagnose(
     from fl_lightning.diagnosis.picture import diagnosis_figure
     from fl_lightning.figures.style import save
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console = Console(width=None if sys.stdout.isatty() else words.WIDE)
     outer, inner = parts.split_overrides(overrides)
-    outer, averaged = parts.split_overrides(outer, parts.AVERAGING)
+    outer, of_averaging = parts.split_overrides(outer, parts.AVERAGING)
     if table is not None:
         system, label_counts, notes = _system_of_csv(table, parts.beside_clients(merged, outer, options.trust))
     else:
@@ -93,14 +88,14 @@ def _diagnose(
     found, unknown = diagnoses(merged, system, names_given(options.algorithms), inner, options.trust)
     title = options.clients or options.config or configs.DEMO
     heading = f"What each algorithm would really optimise: {title}, {len(system.weights)} clients"
-    settings = parts.averaging(merged, averaged, options.trust)
+    settings = parts.averaging(merged, of_averaging, options.trust)
     choice = recommend(found, _kept(settings, system))
-    console.print(table_of(found, unknown, heading, console.width, choice))
+    console.print(words.table_of(found, unknown, heading, console.width, choice))
     for note in notes:
         console.print(f"[dim]{note}[/]")
-    for line in advice(found, choice, label_counts):
+    for line in words.advice(found, choice, label_counts):
         console.print(line, highlight=False)
-    console.print(_averaged(choice), highlight=False)
+    console.print(words.averaged(choice), highlight=False)
     picture = Path(options.picture)
     picture.parent.mkdir(parents=True, exist_ok=True)
     mean = [
@@ -115,18 +110,6 @@ def _kept(settings: Any, system: "System") -> float:
     rounds, averaging = settings.rounds, settings.averaging
     step = np.mean([(system.weights * (1 - each.failure_rates)) @ each.num_steps for each in system.conditions])
     return float(averaging.variance_factor(rounds, max(0.0, 1 - system.lr * float(step)))) if averaging else 1.0
-
-
-def _averaged(choice: "Recommendation") -> str:
-    """Return what averaging over rounds does to the variance, in words."""
-    variance = choice.best.variance
-    rest = f" (V of {choice.name}: {variance:.2f} becomes {choice.share * variance:.2f})"
-    kept = f"{choice.share:.0%}".replace("%", " %")
-    return (
-        f"The model averaged over rounds keeps {kept} of the variance, where the loss has curvature 1"
-        + (rest if np.isfinite(variance) else "")
-        + "; it keeps all of the bias."
-    )
 
 
 def _system_of_csv(table: ClientTable, loop: Any) -> tuple["System", Any, list[str]]:
@@ -197,147 +180,16 @@ def diagnoses(
     """Return what is known of each algorithm, and the names of those whose objective depends on the data."""
     from fl_lightning.cli import parts
     from fl_lightning.diagnosis import dry_run
+    from fl_lightning.diagnosis.needs import needs_of
     from fl_lightning.diagnosis.objective import diagnose
 
     found, unknown = [], []
     for name, algorithm in parts.algorithms(merged, names, overrides, trusted):
         with only_planning():
             rounds = dry_run.typical_rounds(algorithm, system)
-            needs = None if rounds is None else dry_run.needs(algorithm, system)
+            needs = None if rounds is None else needs_of(algorithm, system)
         if rounds is None:
             unknown.append(name)
         else:
             found.append(diagnose(name, system.weights, rounds, needs))
     return found, unknown
-
-
-def table_of(found: list["Diagnosis"], unknown: list[str], title: str, width: int, choice: "Recommendation") -> Any:
-    """Return the table; where the terminal is narrow, without the columns that explain others."""
-    from rich import box
-    from rich.table import Table
-
-    wide = width >= _WIDE - 20
-    explained = {
-        "L1": "distance of its objective from yours, 0 to 2",
-        "step": "relative to FedAvg, before calibration",
-        "V": "variance of a draw",
-        "cost": f"local steps for equal progress, relative to {choice.name}; -: changed by memory",
-    }
-    shown = [name for name in _COLUMNS if wide or name in _NARROW]
-    table = Table(
-        title=title,
-        caption=". ".join(f"{name}: {text}" for name, text in explained.items() if name in shown) + ".",
-        title_justify="left",
-        caption_justify="left",
-        header_style="bold",
-        box=box.HEAVY_HEAD if wide else box.SIMPLE_HEAD,
-        padding=(0, 1) if wide else (0, 1, 0, 0),
-    )
-    table.add_column("algorithm", no_wrap=True)
-    for name in shown:
-        table.add_column(name, justify="right", no_wrap=not wide)
-    table.add_column("must be known or kept")
-    costs = {each.name: choice.cost(each) for each in found}
-    for each in sorted(found, key=lambda one: (round(one.distance, 3), not costs[one.name] < np.inf, costs[one.name])):
-        cells = dict(zip(_COLUMNS, _row(each, costs[each.name]), strict=True))
-        table.add_row(
-            each.name, *(cells[name] for name in shown), str(each.needs), style="green" if each.consistent else ""
-        )
-    for name in unknown:
-        table.add_row(name, *["?"] * len(shown), "depends on the data", style="dim")
-    return table
-
-
-def _row(each: "Diagnosis", cost: float) -> list[str]:
-    """Return the cells of the columns."""
-    extremes = ["nobody", "nobody"]
-    if not each.consistent:
-        extremes = [f"{client} (x{each.ratios[client]:.2g})" for client in (each.favoured, each.forgotten)]
-    return [
-        f"{each.distance:.3f}",
-        f"{each.chi_square:.3f}",
-        f"{each.round_chi_square:.2f}",
-        *extremes,
-        f"{each.step_length:.2f}",
-        f"{each.work:.1f}",
-        _shown(each.seconds, 1),
-        f"{_shown(each.uplink_bytes / 1000)} / {_shown(each.downlink_bytes / 1000)}",
-        _shown(each.variance, 2),
-        _shown(cost, 2),
-    ]
-
-
-def _shown(value: float, digits: int = 0) -> str:
-    return f"{value:.{digits}f}" if np.isfinite(value) else "-"
-
-
-def _soonest(found: list["Diagnosis"], share: float) -> list[str]:
-    from fl_lightning.diagnosis.objective import soonest
-
-    ranked = soonest(found, share)
-    if not ranked:
-        return []
-    first, *others = ((each, each.seconds * each.rounds(share)) for each in ranked)
-    compared = ", ".join(f"{each.name} x{time / first[1]:.2g}" for each, time in others[:3])
-    return [
-        f"Soonest on the clock: [bold]{first[0].name}[/], {_shown(first[0].seconds, 1)} s per round"
-        + (f"; the same consistent progress takes {compared} the time." if compared else ".")
-    ]
-
-
-def advice(found: list["Diagnosis"], choice: "Recommendation", label_counts: Any = None) -> list[str]:
-    """Return in plain words what is wrong with FedAvg, what to take instead, why, and what it must know."""
-    from fl_lightning.diagnosis.objective import class_shares, distortion
-
-    lines = []
-    for each in found:
-        if each.name != "fedavg":
-            continue
-        wrong = [distortion("clients", each.weights, each.effective_weights)]
-        if label_counts is not None:
-            shares = [class_shares(values, label_counts) for values in (each.weights, each.effective_weights)]
-            wrong.append(distortion("classes", *shares))
-        said = "; ".join(sentence for sentence in wrong if sentence)
-        if each.consistent:
-            lines.append("FedAvg optimises the objective you asked for: your clients are alike enough.")
-        else:
-            lines.append(f"FedAvg would optimise something else{': ' + said if said else ''}.")
-    return lines + _recommendation(choice) + _soonest(found, choice.share)
-
-
-def _recommendation(choice: "Recommendation") -> list[str]:
-    best = choice.best
-    if not best.consistent:
-        return [
-            f"None of these algorithms optimises your objective. Nearest: [bold]{best.name}[/], at distance "
-            f"{best.distance:.3f}; {best.name} must know: {best.needs}."
-        ]
-    others = [f"{each.name} x{choice.cost(each):.2f}" for each in choice.consistent if each is not best][:3]
-    compared = f": {', '.join(others)}" if others else ""
-    lines = [
-        f"Recommended: [bold green]{best.name}[/]. It optimises the objective you asked for, and the other consistent "
-        f"algorithms here need no fewer local steps for equal progress{compared}.",
-        f"It must know: {_in_words(best)}",
-    ]
-    if choice.unknowing is not None:
-        lines.append(
-            f"If nobody knows q and work beforehand: [bold]{choice.unknowing.name}[/] ({choice.unknowing.needs}), or "
-            "FedACS with --loop.sampling.sampler.knowledge estimated, which learns them."
-        )
-    return lines
-
-
-def _in_words(each: "Diagnosis") -> str:
-    words = {"q": "failure rates", "work": "local work", "answers": "answers"}
-    parts = []
-    if each.needs.before_draw:
-        known = " and ".join(words[name] for name in each.needs.before_draw)
-        parts.append(f"the {known} of all clients before it draws")
-    if each.needs.with_upload:
-        named = {"q": "its client's failure rate", "work": "the work behind it", "name": "who sent it"}
-        parts.append(f"with each upload {' and '.join(named[name] for name in each.needs.with_upload)}")
-    else:
-        parts.append("not who sent what")
-    if each.needs.memory:
-        parts.append(each.needs.memory)
-    return "; ".join(parts) + "."

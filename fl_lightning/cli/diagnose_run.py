@@ -48,7 +48,8 @@ def _show(folder: Path, merged: dict[str, Any], trusted: list[str]) -> None:
     from rich.console import Console
 
     from fl_lightning.cli import parts
-    from fl_lightning.cli.diagnose import system_of_config, table_of
+    from fl_lightning.cli.diagnose import system_of_config
+    from fl_lightning.cli.diagnose_words import table_of
     from fl_lightning.diagnosis.objective import Recommendation
 
     system, label_counts, notes = system_of_config(merged, [], trusted)
@@ -94,6 +95,7 @@ def _diagnoses(
     algorithm: "Algorithm", loaded: "Algorithm | None", system: "System"
 ) -> tuple[list["Diagnosis"], list[str]]:
     from fl_lightning.diagnosis import dry_run
+    from fl_lightning.diagnosis.needs import needs_of
     from fl_lightning.diagnosis.objective import diagnose
 
     found, unknown = [], []
@@ -102,7 +104,7 @@ def _diagnoses(
             continue
         with only_planning():
             rounds = dry_run.typical_rounds(each, system)
-            needs = None if rounds is None else dry_run.needs(algorithm, system)
+            needs = None if rounds is None else needs_of(algorithm, system)
         if rounds is None:
             unknown.append(name)
         else:

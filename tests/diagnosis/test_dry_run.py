@@ -14,7 +14,8 @@ from fl_lightning.aggregators import (
 from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.cli import configs, parts
-from fl_lightning.diagnosis.dry_run import Algorithm, System, dry_run, needs, typical_rounds
+from fl_lightning.diagnosis.dry_run import Algorithm, System, dry_run, typical_rounds
+from fl_lightning.diagnosis.needs import needs_of
 from fl_lightning.diagnosis.objective import diagnose
 from fl_lightning.samplers import HeterogeneityAware, Importance, NormProportional, PowerOfChoice, Sampler
 from fl_lightning.solvers import SGD
@@ -140,7 +141,7 @@ def test_estimated_knowledge_is_learned_from_made_up_uploads():
     ],
 )
 def test_what_must_be_known_is_found_from_the_parts(made, before, with_upload, has_memory):
-    found = needs(made, STATIC)
+    found = needs_of(made, STATIC)
     assert (found.before_draw, found.with_upload, bool(found.memory)) == (before, with_upload, has_memory)
 
 
@@ -154,7 +155,7 @@ class LinksOnly(Sampler):
 
 def test_parts_of_a_users_own_are_diagnosed_too():
     made = algorithm(LinksOnly())
-    assert needs(made, STATIC).before_draw == ("q",)
+    assert needs_of(made, STATIC).before_draw == ("q",)
     result = diagnose("own", W, typical_rounds(made, STATIC))
     np.testing.assert_allclose(result.effective_weights, W * T / (W @ T))
 
@@ -162,4 +163,4 @@ def test_parts_of_a_users_own_are_diagnosed_too():
 def test_names_and_q_are_needed_by_communication_aware_aggregation():
     for name, made in parts.algorithms(configs.compose([]), ["cafedavg", "cafednova"], []):
         wanted = ("q", "name") if name == "cafedavg" else ("q", "work", "name")
-        assert needs(made, STATIC).with_upload == wanted
+        assert needs_of(made, STATIC).with_upload == wanted
