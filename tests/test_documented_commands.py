@@ -78,7 +78,7 @@ def template(tmp_path_factory):
         (folder / name).write_text(code)
     (folder / "mine.yaml").write_text(yaml.safe_dump(configs.compose(["mnist_fedacs.yaml"]) | {"target_accuracy": 0.8}))
     (folder / "workaware_fixed.yaml").write_text((configs.FOLDER / "algorithms" / "workaware.yaml").read_text())
-    shutil.copytree(ROOT / "examples" / "private", folder / "examples" / "private")
+    shutil.copytree(ROOT / "examples", folder / "examples")
     theirs = configs.compose(["digits_fedavg.yaml"])
     theirs["loop"]["sampling"]["init_args"]["sampler"] = {"class_path": "their_package.Loyal"}
     (folder / "theirs.yaml").write_text(yaml.safe_dump(theirs))
