@@ -43,7 +43,7 @@ def finished_rounds(run_dir):
     return max((number for number, _ in checkpoints(run_dir / "checkpoints")), default=0)
 
 
-@pytest.mark.parametrize("name", ["digits_fedvarp", "toy_fedacs"])
+@pytest.mark.parametrize("name", ["digits_fedvarp", pytest.param("toy_fedacs", marks=pytest.mark.slow)])
 def test_a_few_kills(name, server, tmp_path):
     survive(server, name, tmp_path, 2)
 

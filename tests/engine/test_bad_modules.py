@@ -57,8 +57,7 @@ def test_other_signatures_get_the_number():
     assert max(numbers) > 0
 
 
-@pytest.mark.parametrize("mode", ["auto", "sequential"])
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(("mode", "layers"), [("auto", 1), ("sequential", 2)])
 def test_a_scripted_part_trains_in_all_rounds(mode, layers):
     network = nn.Sequential(nn.Linear(5, 8), *([nn.BatchNorm1d(8)] if layers > 1 else []), nn.ReLU(), nn.Linear(8, 3))
     results = []

@@ -102,7 +102,8 @@ def reference_of(network, solver: str):
 
 
 CASES = [
-    (network, mode, solver)
+    # The largest network takes longest and has no path of its own.
+    pytest.param(network, mode, solver, marks=[pytest.mark.slow] * (network is CinicCNN))
     for network, mode in sorted(FAST, key=str)
     for solver in SOLVERS
     if solver == "momentum" or SHAPES[network] == (1, 8, 8)
@@ -159,7 +160,7 @@ def test_own_starts_and_gradient_shifts_reach_the_clients(mode):
         (DigitsNet, "reference"),
         (BatchNormNet, "threads"),
         (BatchNormNet, "sequential"),
-        (CinicCNN, "sequential"),
+        pytest.param(CinicCNN, "sequential", marks=pytest.mark.slow),
     ],
 )
 def test_elision_and_order_change_no_bit(network, mode):
