@@ -70,6 +70,7 @@ def test_all_other_algorithms_with_two_processes(tmp_path):
         assert_equal(tmp_path / "one" / name, tmp_path / "two" / name)
 
 
+@pytest.mark.slow
 def test_two_nodes_started_by_separate_commands(one_process, tmp_path):
     port = str(29_000 + os.getpid() % 1000)
     options = ("--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", port)
