@@ -14,9 +14,14 @@ from fl_lightning.flower.records import EVALUATE, WHO
 IN_CI = ("fedacs", "scaffold", "fedstale", "powerofchoice", "os")
 
 
+# Their noise is made by steps of simulated clients, which nodes would not make.
+REFUSED = ("dpfedacs", "otafedacs")
+DEPLOYABLE = [name for name in configs.names("algorithms") if name not in REFUSED]
+
+
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(name, marks=() if name in IN_CI else pytest.mark.slow) for name in configs.names("algorithms")],
+    [pytest.param(name, marks=() if name in IN_CI else pytest.mark.slow) for name in DEPLOYABLE],
 )
 def test_simulated_links(algorithm, tmp_path):
     merged = config(algorithm, tmp_path / "simulated")
@@ -28,7 +33,7 @@ def test_simulated_links(algorithm, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [name for name in configs.names("algorithms") if name not in ("os", "fedpbc")])
+@pytest.mark.parametrize("algorithm", [name for name in DEPLOYABLE if name not in ("os", "fedpbc")])
 def test_observed_links(algorithm, tmp_path):
     merged = config(algorithm, tmp_path / "simulated", **OBSERVED)
     run = deployed(made_grid(merged, tmp_path), merged | {"run_dir": str(tmp_path / "deployed")})
@@ -144,6 +149,13 @@ def test_missing_clients_are_named(tmp_path):
     run = deployed(grid, merged)
     with pytest.raises(ConnectionError, match=r"2 of 10 clients did not come within 0\.1 s \(clients 4, 7\)"):
         run.loop.engine.questions.roster.meet(0.1)
+
+
+@pytest.mark.parametrize("algorithm", REFUSED)
+def test_steps_of_simulated_clients_are_refused(algorithm, tmp_path):
+    merged = config(algorithm, tmp_path / "run")
+    with pytest.raises(ValueError, match="a step of simulated clients, which nodes would not make"):
+        deployed(made_grid(merged, tmp_path), merged)
 
 
 @pytest.mark.parametrize(
