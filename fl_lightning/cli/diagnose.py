@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from fl_lightning.cli.waiting import loading, only_planning
 
 if TYPE_CHECKING:
     from fl_lightning.clock import Clock
-    from fl_lightning.diagnosis.dry_run import System
+    from fl_lightning.diagnosis.dry_run import Algorithm, System
     from fl_lightning.diagnosis.objective import Diagnosis
     from fl_lightning.types import Conditions
 
@@ -179,12 +180,18 @@ def diagnoses(
 ) -> tuple[list["Diagnosis"], list[str]]:
     """Return what is known of each algorithm, and the names of those whose objective depends on the data."""
     from fl_lightning.cli import parts
+
+    return diagnosed(parts.algorithms(merged, names, overrides, trusted), system)
+
+
+def diagnosed(algorithms: Iterable[tuple[str, "Algorithm"]], system: "System") -> tuple[list["Diagnosis"], list[str]]:
+    """Return the same for algorithms that are made already, each with its name."""
     from fl_lightning.diagnosis import dry_run
     from fl_lightning.diagnosis.needs import needs_of
     from fl_lightning.diagnosis.objective import diagnose
 
     found, unknown = [], []
-    for name, algorithm in parts.algorithms(merged, names, overrides, trusted):
+    for name, algorithm in algorithms:
         with only_planning():
             rounds = dry_run.typical_rounds(algorithm, system)
             needs = None if rounds is None else needs_of(algorithm, system)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_lightning.cli import configs, early
+from fl_lightning.cli import diagnose_words as words
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.waiting import loading, only_planning
+from fl_lightning.cli.waiting import loading
 
 if TYPE_CHECKING:
-    from fl_lightning.diagnosis.dry_run import Algorithm, System
+    from fl_lightning.diagnosis.dry_run import Algorithm
     from fl_lightning.diagnosis.objective import Diagnosis
     from fl_lightning.types import Vector
 
 PLANNED, MEASURED = "as planned", "as measured"
-_WIDE = 150
 
 
 def make_parser() -> OneLineParser:
@@ -48,18 +48,18 @@ def _show(folder: Path, merged: dict[str, Any], trusted: list[str]) -> None:
     from rich.console import Console
 
     from fl_lightning.cli import parts
-    from fl_lightning.cli.diagnose import system_of_config
-    from fl_lightning.cli.diagnose_words import table_of
+    from fl_lightning.cli.diagnose import diagnosed, system_of_config
     from fl_lightning.diagnosis.objective import Recommendation
 
     system, label_counts, notes = system_of_config(merged, [], trusted)
     algorithm = parts.algorithm(merged, [], trusted)
     finished, factors, loaded = _measured(folder, algorithm, len(system.weights))
-    found, unknown = _diagnoses(algorithm, loaded if factors is not None else None, system)
-    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    known = [(PLANNED, algorithm)] if factors is None else [(PLANNED, algorithm), (MEASURED, loaded)]
+    found, unknown = diagnosed(known, system)
+    console = Console(width=None if sys.stdout.isatty() else words.WIDE)
     heading = f"What this run really optimises: {folder}, {len(system.weights)} clients, {finished} rounds"
     if found:
-        console.print(table_of(found, unknown, heading, console.width, Recommendation(found[0], (), None)))
+        console.print(words.table_of(found, unknown, heading, console.width, Recommendation(found[0], (), None)))
     else:
         console.print(f"{heading}\nThe objective depends on the data: the aggregator or the sampler is not linear.")
     for line in [*notes, *in_words(factors, found, label_counts)]:
@@ -89,27 +89,6 @@ def _measured(folder: Path, algorithm: "Algorithm", num_clients: int) -> tuple[i
     if factors is not None and len(factors) != num_clients:
         raise configs.ConfigError(f"the checkpoint in {folder} knows {len(factors)} clients, its config {num_clients}")
     return finished, factors, loaded
-
-
-def _diagnoses(
-    algorithm: "Algorithm", loaded: "Algorithm | None", system: "System"
-) -> tuple[list["Diagnosis"], list[str]]:
-    from fl_lightning.diagnosis import dry_run
-    from fl_lightning.diagnosis.needs import needs_of
-    from fl_lightning.diagnosis.objective import diagnose
-
-    found, unknown = [], []
-    for name, each in ((PLANNED, algorithm), (MEASURED, loaded)):
-        if each is None:
-            continue
-        with only_planning():
-            rounds = dry_run.typical_rounds(each, system)
-            needs = None if rounds is None else needs_of(algorithm, system)
-        if rounds is None:
-            unknown.append(name)
-        else:
-            found.append(diagnose(name, system.weights, rounds, needs))
-    return found, unknown
 
 
 def in_words(factors: "Vector | None", found: list["Diagnosis"], label_counts: Any = None) -> list[str]:
