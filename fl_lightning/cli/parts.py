@@ -129,6 +129,8 @@ def averaging(merged: dict[str, Any], overrides: Sequence[str], trusted: Sequenc
     """Return what is averaged over rounds, and over how many: ``averaging`` and ``rounds``."""
     loop = {"rounds": 100} | merged.get("loop", {})  # a table of clients says nothing about rounds
     made: Namespace = _instantiate({"loop": loop}, AVERAGING, overrides, trusted, with_data=False).loop
+    if made.rounds < 1:
+        raise configs.ConfigError(f"loop.rounds={made.rounds} must be at least 1")
     return made
 
 

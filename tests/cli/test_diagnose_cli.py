@@ -73,6 +73,8 @@ def test_what_a_table_of_clients_leaves_open_can_be_given_and_the_rest_is_refuse
     code, _, said = run(capsys, *table, "--loop.batch_size", "3")
     assert code == 2
     assert "--loop.batch_size does not go with --clients, whose table gives T, q and w" in said
+    code, _, said = run(capsys, *table, "--loop.rounds", "0")
+    assert (code, "loop.rounds=0 must be at least 1" in said) == (2, True)
 
 
 def test_many_clients(in_folder, capsys):
