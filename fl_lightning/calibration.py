@@ -111,6 +111,10 @@ class Calibration(Remembers):
 
 
 def _fedavg_length(plan: RoundPlan) -> float:
-    """Return sum_m w (1-q) A: FedAvg's step length under the conditions of a plan, among those who can be drawn."""
+    """Return sum_m w (1-q) A: FedAvg's step length under the conditions of a plan, among those who can be drawn.
+
+    FedAvg takes every step that clients offer, so that a limit on local steps does not shorten the step of a round.
+    """
     profiles = plan.profiles
-    return float((profiles.reachable_weights * (1 - profiles.failure_rates) * profiles.accumulation).sum())
+    work = profiles.accumulation if profiles.offered_accumulation is None else profiles.offered_accumulation
+    return float((profiles.reachable_weights * (1 - profiles.failure_rates) * work).sum())

@@ -29,7 +29,7 @@ from fl_lightning.faults import FaultPolicy, SoundProbe
 from fl_lightning.hidden import check_hidden_updates
 from fl_lightning.local_parts import LocalParts
 from fl_lightning.parts import Partition, check_part
-from fl_lightning.planning import Planner, target_weights
+from fl_lightning.planning import Planner, StepLimit, check_step_limit, target_weights
 from fl_lightning.protocols import (
     Channel,
     Engine,
@@ -68,6 +68,8 @@ class FederatedLoop:
         clock: Says how long clients take, who is in time and who can be drawn; one second per local step by default.
         budget: Ends the run when it has cost this much; ``rounds`` is a limit as well.
         batch_size: Examples in a local step; a client with fewer takes all it has.
+        max_local_steps: No client is asked for more local steps in a round, though it could take them; None: no limit.
+            ``auto``: the harmonic mean of T, see :meth:`fl_lightning.planning.Planner.step_limit`.
         weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client, as a list or
             as a file of them (.csv, .json, .npy).
         local_parameters: Patterns of the names of parameters and buffers that stay at the clients, such as
@@ -99,6 +101,7 @@ class FederatedLoop:
         clock: Clock | None = None,
         budget: Budget | None = None,
         batch_size: int = 64,
+        max_local_steps: StepLimit = None,
         weights: Literal["size", "uniform"] | list[float] | str = "size",
         local_parameters: Sequence[str] = (),
         evaluate_every: int = 1,
@@ -113,11 +116,13 @@ class FederatedLoop:
         for name, value in (("rounds", rounds), ("batch_size", batch_size), ("evaluate_every", evaluate_every)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
+        check_step_limit(max_local_steps)
         if lr is not None and not 0 < lr < float("inf"):
             raise ValueError(f"lr={lr} must be a positive number")
         if seed < 0:
             raise ValueError(f"seed={seed} must not be negative")
         self.rounds, self.lr, self.batch_size, self.seed = rounds, lr, batch_size, seed
+        self.max_local_steps = max_local_steps
         self.schedule: Schedule = schedule or EqualWork()
         self.sampling: Sampling = sampling or fedavg_sampling()
         self.channel: Channel = channel or ScheduledLinks()
@@ -280,6 +285,7 @@ class FederatedLoop:
             steps_per_epoch=steps_per_epoch(federation.sizes, self.batch_size),
             seed=self.seed,
             rate_factor=lambda index: self.lr_schedule.factor(index, self.rounds),
+            max_local_steps=self.max_local_steps,
         )
         sizes = message_sizes(self.state, self.local_parts.num_kept, self.aggregator, self.uploads)
         self.clock.setup(len(federation.sizes), self.seed, self.planner.raw_profiles, sizes)

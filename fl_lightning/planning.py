@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
+from fl_lightning import theory
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.calibration import Calibration
 from fl_lightning.clock.clock import Clock
@@ -18,6 +20,7 @@ from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profi
 from fl_lightning.uploads import Uploads
 
 _FORECAST_ROUNDS, _FORECAST_VALUES = 256, 10_000_000
+StepLimit = int | Literal["auto"] | None
 
 
 def constant_rate(index: int) -> float:
@@ -45,6 +48,7 @@ class Planner:
     uploads: Uploads = field(default_factory=Uploads)
     clock: Clock | None = None  # how long clients take; None: nobody is late, everybody can be drawn
     rate_factor: Callable[[int], float] = constant_rate  # of a round, on the base rate, before calibration
+    max_local_steps: StepLimit = None  # the server asks nobody for more; see step_limit
 
     def start(self) -> None:
         """Let the sampling look at typical rounds; call it once, before the first round."""
@@ -52,12 +56,37 @@ class Planner:
 
     def conditions(self, index: int) -> Conditions:
         """Return T and q of all clients in a round, and who can be drawn."""
-        conditions = self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
+        conditions = self._limited(self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed))
         if self.clock is None:
             return conditions
         if getattr(self.sampling, "uses_seconds", False):
             conditions = replace(conditions, seconds=self.clock.times(index, conditions.num_steps)[1])
         return self.clock.seen(conditions, index)
+
+    @cached_property
+    def step_limit(self) -> int | None:
+        r"""The most local steps that the server asks a client for; None: all that the client can take.
+
+        ``auto`` is the harmonic mean of T over clients, by their weight, and typical rounds:
+
+        .. math:: \Bigl(\sum_m w_m \mathrm{E}[1 / T_m]\Bigr)^{-1}
+        """
+        if self.max_local_steps != "auto":
+            return self.max_local_steps
+        if bool(getattr(self.schedule, "state_dict", dict)()):
+            raise ValueError(
+                f"max_local_steps='auto' needs to know T before the first round, which {type(self.schedule).__name__} "
+                "learns only later: give a number of local steps"
+            )
+        rounds = [theory.harmonic_mean_steps(self.weights, each.num_steps) for each in self._typical_offers()]
+        return max(1, round(len(rounds) / sum(1 / each for each in rounds)))
+
+    def _limited(self, conditions: Conditions) -> Conditions:
+        """Return the conditions with the steps that the server asks for."""
+        limit = self.step_limit
+        if limit is None:
+            return conditions
+        return replace(conditions, num_steps=np.minimum(conditions.num_steps, limit), offered=conditions.num_steps)
 
     def plan(self, index: int, conditions: Conditions | None = None, probe: Probe | None = None) -> RoundPlan:
         """Return the plan of a round.
@@ -105,6 +134,7 @@ class Planner:
         rate = self.learning_rate
         if learning_rate is not None and self.solver.depends_on_learning_rate:
             rate = learning_rate
+        offered = conditions.offered
         return Profiles(
             weights=self.weights,
             num_steps=conditions.num_steps,
@@ -114,6 +144,8 @@ class Planner:
             link_rates=conditions.link_rates,
             presence=conditions.presence,
             seconds=conditions.seconds,
+            offered=offered,
+            offered_accumulation=None if offered is None else self.solver.accumulation(offered, rate),
         )
 
     def reported(self, plan: RoundPlan, updates: Updates) -> RoundPlan:
@@ -161,11 +193,19 @@ class Planner:
     def typical_profiles(self) -> Iterator[Profiles]:
         """Yield the profiles of rounds that will not be played: one period of a schedule that repeats itself."""
         varies = self.clock is not None and self.clock.varies
-        period = None if varies else getattr(self.schedule, "period", None)
+        for index in self._typical_rounds(None if varies else getattr(self.schedule, "period", None)):
+            yield self.profiles(self.conditions(index))
+
+    def _typical_rounds(self, period: int | None) -> Iterator[int]:
         most = max(16, min(_FORECAST_ROUNDS, _FORECAST_VALUES // len(self.weights)))
-        rounds = range(1, most + 1) if period is None else np.unique(np.linspace(1, period, min(period, most)).round())
-        for index in map(int, rounds):
-            yield self.profiles(self.conditions(forecast_round(index) if period is None else index))
+        if period is None:
+            return map(forecast_round, range(1, most + 1))
+        return map(int, np.unique(np.linspace(1, period, min(period, most)).round()))
+
+    def _typical_offers(self) -> Iterator[Conditions]:
+        """Yield what the schedule alone offers in typical rounds."""
+        for index in self._typical_rounds(getattr(self.schedule, "period", None)):
+            yield self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
 
     def raw_profiles(self) -> Iterator[Profiles]:
         """Yield typical profiles as the schedule alone gives them, without the clock."""
@@ -175,6 +215,21 @@ class Planner:
         """Yield undrawn plans of typical rounds at a learning rate."""
         for profiles in self.typical_profiles():
             yield self.at_rate(self.undrawn(profiles), learning_rate)
+
+
+def check_step_limit(limit: StepLimit) -> None:
+    """Refuse what is no limit on local steps.
+
+    >>> check_step_limit(0)
+    Traceback (most recent call last):
+        ...
+    ValueError: max_local_steps=0 must be a whole number of local steps, 1 or more, 'auto', or None for no limit
+    """
+    whole = isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1
+    if not (whole or limit is None or limit == "auto"):
+        raise ValueError(
+            f"max_local_steps={limit!r} must be a whole number of local steps, 1 or more, 'auto', or None for no limit"
+        )
 
 
 def target_weights(weights: Literal["size", "uniform"] | list[float] | str, sizes: IntVector) -> Vector:

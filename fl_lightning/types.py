@@ -18,7 +18,7 @@ Scope = Literal["round", "average", "none"]
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the environment gives every client in one round, the same for every algorithm under one seed."""
+    """T and q of every client in one round; the environment is the same for every algorithm under one seed."""
 
     num_steps: IntVector  # T, local optimizer steps, (M,)
     failure_rates: Vector  # q, probability that an upload is lost, (M,)
@@ -26,6 +26,7 @@ class Conditions:
     link_rates: Vector | None = None  # q of the links alone, where a deadline adds to it; None: failure_rates, (M,)
     presence: Vector | None = None  # how often each client can be drawn in the long run; None: always, (M,)
     seconds: Vector | None = None  # that a round takes each client, where somebody asks for it, (M,)
+    offered: IntVector | None = None  # T that clients could take, where they are asked for fewer; None: num_steps, (M,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +41,18 @@ class Profiles:
     link_rates: Vector | None = None  # q of the links alone, where a deadline adds to it; None: failure_rates, (M,)
     presence: Vector | None = None  # how often each client can be drawn in the long run; None: always, (M,)
     seconds: Vector | None = None  # that a round takes each client, where somebody asks for it, (M,)
+    offered: IntVector | None = None  # T that clients could take, where they are asked for fewer; None: num_steps, (M,)
+    offered_accumulation: Vector | None = None  # A of these; None: accumulation, (M,)
 
     @property
     def num_clients(self) -> int:
         """M."""
         return len(self.weights)
+
+    @property
+    def offered_steps(self) -> IntVector:
+        """T as clients could take it, whatever the server asks for, (M,)."""
+        return self.num_steps if self.offered is None else self.offered
 
     @cached_property
     def reachable_weights(self) -> Vector:

@@ -158,6 +158,20 @@ def test_cost_counts_each_asked_client_once_lost_or_not():
         assert result.metrics["round_time"] == result.plan.profiles.num_steps[drawn].max()
 
 
+def test_limited_clients_do_what_they_are_asked_for_under_the_same_conditions():
+    _, free = run()
+    _, bound = run(max_local_steps=3)
+    expected = 0
+    for offered, result in zip(free.results, bound.results, strict=True):
+        profiles, drawn = result.plan.profiles, result.plan.cohort.counts > 0
+        np.testing.assert_array_equal(profiles.num_steps, np.minimum(offered.plan.profiles.num_steps, 3))
+        np.testing.assert_array_equal(profiles.failure_rates, offered.plan.profiles.failure_rates)
+        np.testing.assert_array_equal(result.updates.num_steps, profiles.num_steps[result.updates.clients])
+        expected += int(profiles.num_steps[drawn].sum())
+        assert result.metrics["local_steps"] == expected
+        assert result.plan.step_length == pytest.approx(offered.plan.step_length)
+
+
 @pytest.mark.parametrize("apply", ["local", "server"])
 @pytest.mark.parametrize("scope", ["round", "average"])
 def test_calibration_gives_the_step_length_of_fedavg(scope, apply):
@@ -296,6 +310,9 @@ def test_manual_optimization_is_refused():
         ({"lr": float("nan")}, "lr=nan must be a positive number"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"seed": -3}, "seed=-3"),
+        ({"max_local_steps": 0}, "max_local_steps=0 must be"),
+        ({"max_local_steps": 2.5}, "max_local_steps=2.5 must be"),
+        ({"max_local_steps": "few"}, "max_local_steps='few' must be"),
     ],
 )
 def test_bad_settings_are_named(settings, message):

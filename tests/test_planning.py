@@ -7,7 +7,7 @@ import pytest
 
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.calibration import Calibration
-from fl_lightning.callbacks import HeterogeneitySchedule, SamplerSelection
+from fl_lightning.callbacks import HeterogeneitySchedule, ObservedConditions, SamplerSelection
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware, PowerOfChoice, Sampler
 from fl_lightning.solvers import SGD
@@ -171,3 +171,49 @@ def test_a_fixed_point_that_does_not_settle_is_said(caplog):
     made = planner()
     Calibration()(made.undrawn(made.profiles(made.conditions(1))), Restless())
     assert any("does not settle" in record.message for record in caplog.records)
+
+
+def limited(limit, sampler=None, **settings) -> Planner:
+    return planner(sampler, max_local_steps=limit, **settings)
+
+
+def test_a_limit_asks_for_fewer_steps_and_leaves_links_and_step_length_alone():
+    free, bound = planner(), limited(4)
+    for index in range(1, 6):
+        offered, asked = free.plan(index), bound.plan(index)
+        np.testing.assert_array_equal(asked.profiles.num_steps, np.minimum(offered.profiles.num_steps, 4))
+        np.testing.assert_allclose(asked.profiles.accumulation, asked.profiles.num_steps)
+        np.testing.assert_array_equal(asked.profiles.offered_steps, offered.profiles.num_steps)
+        np.testing.assert_array_equal(asked.profiles.failure_rates, offered.profiles.failure_rates)
+        np.testing.assert_allclose(asked.effective_weights, bound.weights)  # consistent with the work that is asked for
+        assert asked.step_length == pytest.approx(offered.step_length)
+    assert limited(10**6).plan(1).learning_rate == free.plan(1).learning_rate
+
+
+@pytest.mark.parametrize(("knowledge", "proximal", "rel"), [("instant", 0.5, 1e-9), ("mean", 0.0, 0.02)])
+def test_a_limited_step_is_as_long_as_fedavgs_also_on_average_and_for_proximal_steps(knowledge, proximal, rel):
+    settings = {"solver": SGD(proximal=proximal), "learning_rate": 0.01}
+    free, bound = planner(**settings), limited(3, HeterogeneityAware(knowledge), **settings)
+    bound.start()
+    profiles = [free.profiles(free.conditions(index)) for index in range(1, 300)]
+    wanted = [0.01 * float(each.weights @ ((1 - each.failure_rates) * each.accumulation)) for each in profiles]
+    lengths = [bound.plan(index).step_length for index in range(1, 300)]
+    assert np.mean(lengths) == pytest.approx(np.mean(wanted), rel=rel)
+
+
+def test_the_automatic_limit_is_the_harmonic_mean_of_the_steps():
+    steps = HeterogeneitySchedule(num_steps=[1, 2, 4, 8, 16, 32], failure_rates=0.1)
+    weights = np.array([0.1, 0.3, 0.2, 0.2, 0.1, 0.1])
+    expected = 1 / float((weights / np.array([1, 2, 4, 8, 16, 32])).sum())  # 2.99
+    assert limited("auto", schedule=steps, weights=weights).step_limit == round(expected) == 3
+    # Half U{1..10}, half U{20..30}: E[1/T] is .293 and .040, which makes 6.0 under every seed.
+    many = {"weights": np.full(20, 0.05), "steps_per_epoch": np.ones(20, dtype=np.int64)}
+    assert {limited("auto", seed=seed, **many).step_limit for seed in range(20)} == {6}
+    alike = HeterogeneitySchedule(num_steps=7, failure_rates=0.1)
+    assert limited("auto", schedule=alike).plan(1).profiles.num_steps.tolist() == [7] * M
+
+
+def test_a_limit_that_nobody_can_know_beforehand_is_refused():
+    with pytest.raises(ValueError, match="ObservedConditions learns only later: give a number"):
+        limited("auto", schedule=ObservedConditions()).plan(1)
+    assert limited(4, schedule=ObservedConditions()).plan(1).profiles.num_steps.tolist() == [4] * M

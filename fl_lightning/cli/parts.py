@@ -26,7 +26,7 @@ from fl_lightning.parts import DataSource
 from fl_lightning.solvers import SGD
 from fl_lightning.uploads import Uploads
 
-ALGORITHM = ("sampling", "aggregator", "solver", "calibration", "uploads")
+ALGORITHM = ("sampling", "aggregator", "solver", "calibration", "uploads", "max_local_steps")
 _BESIDE = ("channel", "clock", "lr")
 AVERAGING = ("averaging", "rounds")
 _ENVIRONMENT = ("schedule", "channel", "clock", "lr", "batch_size", "weights")
@@ -103,7 +103,7 @@ def model_bytes(merged: dict[str, Any], trusted: Sequence[str] = ()) -> float:
 def algorithm(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] = ()) -> Algorithm:
     """Return the parts of the algorithm that a complete configuration describes; equal parts may be the same object."""
     groups = _groups(overrides)
-    sampling, aggregator, solver, calibration, uploads = (
+    sampling, aggregator, solver, calibration, uploads, max_local_steps = (
         _part(
             key,
             yaml.safe_dump(merged["loop"].get(key)),
@@ -113,7 +113,12 @@ def algorithm(merged: dict[str, Any], overrides: list[str], trusted: Sequence[st
         for key in ALGORITHM
     )
     return Algorithm(
-        sampling, aggregator or AnonymousMean(), solver or SGD(), calibration or Calibration(), Uploads(uploads or ())
+        sampling,
+        aggregator or AnonymousMean(),
+        solver or SGD(),
+        calibration or Calibration(),
+        Uploads(uploads or ()),
+        max_local_steps,
     )
 
 

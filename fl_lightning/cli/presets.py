@@ -9,6 +9,7 @@ from fl_lightning.aggregators import Aggregator
 from fl_lightning.calibration import Calibration
 from fl_lightning.cli import configs
 from fl_lightning.cli.parts import ALGORITHM, loop_parser
+from fl_lightning.planning import StepLimit
 from fl_lightning.protocols import Sampling
 from fl_lightning.solvers import Solver
 from fl_lightning.uploads import Upload
@@ -22,6 +23,7 @@ class AlgorithmParts(TypedDict):
     solver: Solver
     calibration: Calibration
     uploads: Sequence[Upload]
+    max_local_steps: StepLimit
 
 
 def algorithm(
@@ -59,6 +61,7 @@ def algorithm(
         solver=made.solver,
         calibration=made.calibration,
         uploads=made.uploads,
+        max_local_steps=made.max_local_steps,
     )
 
 

@@ -95,7 +95,7 @@ class Clock:
         self.traffic = traffic
         order: Vector | None = None
         if self.follows_steps:
-            order = -np.asarray(np.mean([profiles.num_steps for profiles in forecast()], axis=0), dtype=np.float64)
+            order = -np.asarray(np.mean([profiles.offered_steps for profiles in forecast()], axis=0), dtype=np.float64)
         drawn = uniforms(seed, Purpose.CLOCK, 0, num_clients, 4)
         slow_rates = None if order is None else -order
         pace = Pace(

@@ -17,7 +17,7 @@ from fl_lightning.aggregators import Aggregator
 from fl_lightning.calibration import Calibration
 from fl_lightning.clock import Clock
 from fl_lightning.diagnosis.objective import TypicalRound
-from fl_lightning.planning import Planner
+from fl_lightning.planning import Planner, StepLimit
 from fl_lightning.protocols import Channel
 from fl_lightning.samplers import Sampler, WithReplacement
 from fl_lightning.solvers import Solver
@@ -37,6 +37,7 @@ class Algorithm:
     solver: Solver
     calibration: Calibration
     uploads: Uploads = field(default_factory=Uploads)
+    max_local_steps: StepLimit = None  # nobody is asked for more
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ def planner(algorithm: Algorithm, system: System) -> Planner:
         weights=system.weights,
         learning_rate=system.lr,
         steps_per_epoch=np.ones(len(system.weights), dtype=np.int64),
+        max_local_steps=algorithm.max_local_steps,
     )
 
 
@@ -256,4 +258,6 @@ def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector
         work=float(inclusion @ steps),
         questions=probe.num_steps - reused,
         noise=noise,
+        offered=None if profiles.offered is None else profiles.offered.astype(np.float64),
+        offered_accumulation=profiles.offered_accumulation,
     )

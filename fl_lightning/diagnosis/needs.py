@@ -38,10 +38,11 @@ def needs_of(algorithm: Algorithm, system: System) -> Needs:
         with_upload = [n for n, other in (("q", by_links), ("work", by_work)) if _differ(base[2], other[2])]
         if "q" in with_upload or (not with_upload and _differ(base[2], np.ones(len(tilt)))):
             with_upload.append("name")
-    if not memory and aggregator is not algorithm.aggregator:
+    moments = not memory and aggregator is not algorithm.aggregator
+    if moments:
         memory = "server moments"
-    stale = isinstance(algorithm.sampling, AsynchronousSelection)
-    return Needs(tuple(before), tuple(with_upload), memory, stale)
+    stale = isinstance(algorithm.sampling, AsynchronousSelection) or (moments and algorithm.aggregator.linear)
+    return Needs(tuple(before), tuple(with_upload), memory, stale, anonymous=moments)
 
 
 def _laws(algorithm: Algorithm, system: System, conditions: Conditions) -> tuple[Vector, Vector, Vector]:

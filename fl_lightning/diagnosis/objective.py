@@ -34,6 +34,8 @@ class TypicalRound:
     seconds: float = float("nan")  # on the clock
     uplink_bytes: float = float("nan")
     downlink_bytes: float = float("nan")
+    offered: Vector | None = None  # T that clients could take, where they are asked for fewer; None: num_steps, (M,)
+    offered_accumulation: Vector | None = None  # A of these; None: accumulation, (M,)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Needs:
     before_draw: tuple[str, ...] = ()  # of every client, before anybody is drawn: "q", "work"
     with_upload: tuple[str, ...] = ()  # of who arrives: "q", "work", "name"
     memory: str = ""  # what is remembered from round to round, in words
-    stale: bool = False  # that memory is only what clients start from, and leaves the variance of a draw as it is
+    stale: bool = False  # that memory is only old models or steps, and leaves the variance of a draw as it is
+    anonymous: bool = False  # that memory is of what all clients did together, and of nobody
 
     @property
     def count(self) -> int:
@@ -68,7 +71,7 @@ class Diagnosis:
     step_length: float  # relative to FedAvg's at the same learning rate, before calibration divides it out
     work: float  # expected local steps in a round
     variance: float  # variance factor of a draw; NaN where memory changes it
-    variance_work: float  # variance factor times expected work of a draw, 1 = the least of all consistent algorithms
+    variance_work: float  # variance factor times expected work of a draw; 1: the least of all who take every step
     needs: Needs = Needs()
     seconds: float = float("nan")  # of a round on the clock
     uplink_bytes: float = float("nan")  # in a round
@@ -125,7 +128,8 @@ def diagnose(
 
     with s the calibration, nu the noise of the uploads and, in V, the Omega of the single round: for a consistent
     algorithm without noise V is :func:`fl_lightning.theory.variance_factor`. V times C is given relative to the least
-    value that a consistent algorithm can have, :math:`(\sum_m w_m \sqrt{T_m / (1-q_m)})^2`.
+    value that a consistent algorithm can have, :math:`(\sum_m w_m \sqrt{T_m / (1-q_m)})^2`, where clients take all the
+    steps that they can; one that asks for fewer can be below 1.
 
     >>> w, t = np.array([0.5, 0.5]), np.array([1.0, 9.0])
     >>> clients = {"num_steps": t, "accumulation": t, "failure_rates": np.zeros(2), "coefficients": np.ones(2)}
@@ -148,7 +152,11 @@ def diagnose(
     variances = _ratio_sums(in_rounds**2, p * (1 - q)) + noise
     if needs.memory and not needs.stale:
         variances = np.full(len(rounds), np.nan)
-    least = (w * np.sqrt(t / (1 - q))).sum(axis=1) ** 2
+    offered, all_work = (
+        np.stack([getattr(each, given if getattr(each, name) is None else name) for each in rounds])
+        for name, given in (("offered", "num_steps"), ("offered_accumulation", "accumulation"))
+    )
+    least = (w * np.sqrt(offered / (1 - q))).sum(axis=1) ** 2
     work_of_draw = (p * t).sum(axis=1) + [each.questions / each.num_draws for each in rounds]
     return Diagnosis(
         name=name,
@@ -156,7 +164,7 @@ def diagnose(
         effective_weights=omega,
         chi_square=theory.chi_square(w, omega),
         round_chi_square=float(_ratio_sums((w - in_rounds) ** 2, in_rounds).mean()),
-        step_length=float(raw.sum() / (w * (1 - q) * a).sum()),
+        step_length=float(raw.sum() / (w * (1 - q) * all_work).sum()),
         work=float(np.mean([each.work + each.questions for each in rounds])),
         variance=float(variances.mean()),
         variance_work=float((variances * work_of_draw / least).mean()),
@@ -239,7 +247,7 @@ class Recommendation:
     """Which algorithm to take, and which one if less is known."""
 
     best: Diagnosis
-    consistent: tuple[Diagnosis, ...]  # all consistent ones without memory, cheapest first
+    consistent: tuple[Diagnosis, ...]  # all consistent ones without memory of clients, cheapest first
     unknowing: Diagnosis | None  # the first consistent one that needs neither q nor work before the draw, if another
     share: float = 1.0  # of the variance that averaging keeps
 
@@ -254,7 +262,7 @@ class Recommendation:
 
 
 def recommend(diagnoses: Sequence[Diagnosis], share: float = 1.0) -> Recommendation:
-    """Choose the consistent algorithm without memory that needs the fewest local steps for equal progress.
+    """Choose the consistent algorithm without memory of clients that needs the fewest local steps for equal progress.
 
     That is work of a round x (1 + share V / K), see :meth:`Diagnosis.rounds`; all steps are calibrated to one length.
     Little variance leaves the work to decide, and much of it leaves V x work. Of algorithms within 2 %, the one that
@@ -278,7 +286,9 @@ def recommend(diagnoses: Sequence[Diagnosis], share: float = 1.0) -> Recommendat
         return round(each.work * each.rounds(share), 9)
 
     known = [
-        each for each in diagnoses if each.consistent and np.isfinite(each.step_variance) and not each.needs.memory
+        each
+        for each in diagnoses
+        if each.consistent and np.isfinite(each.step_variance) and (each.needs.anonymous or not each.needs.memory)
     ]
     ranked = tuple(sorted(known, key=steps))  # of equal ones the first stays first
     if not ranked:

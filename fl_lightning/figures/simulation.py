@@ -73,13 +73,14 @@ def _factors(planners: "Sequence[_Laws]", index: int, seed: int) -> Vector:
     """Return n Z c s B / K of every variant and client in one round under one seed, (variants, M)."""
     drawn: dict[bytes, Cohort] = {}
     arrived: dict[tuple[int, bytes], IntVector] = {}
-    conditions: dict[int, Conditions] = {}
+    conditions: dict[tuple[int, int | None], Conditions] = {}
     rows = []
     for planner in planners:
         variant = planner.variant
-        if id(variant.schedule) not in conditions:
-            conditions[id(variant.schedule)] = planner.conditions(index, seed)
-        law = planner.law(conditions[id(variant.schedule)])
+        asked = (id(variant.schedule), planner.step_limit)
+        if asked not in conditions:
+            conditions[asked] = planner.conditions(index, seed)
+        law = planner.law(conditions[asked])
         if law.key not in drawn:
             drawn[law.key] = planner.draw(law.plan.cohort, index, seed)
         cohort = drawn[law.key]
@@ -106,7 +107,7 @@ class _Laws:
     def __init__(self, variant: Variant, weights: Vector) -> None:
         self.variant = variant
         parts = variant.algorithm
-        self._planner = Planner(
+        planner = Planner(
             schedule=variant.schedule,
             sampling=parts.sampling,
             aggregator=parts.aggregator,
@@ -115,7 +116,10 @@ class _Laws:
             weights=weights,
             learning_rate=variant.lr,
             steps_per_epoch=np.ones(len(weights), dtype=np.int64),
+            max_local_steps=parts.max_local_steps,
         )
+        self.step_limit = planner.step_limit
+        self._planner = replace(planner, max_local_steps=self.step_limit)  # found once, not for each seed
         self._conditions: Conditions | None = None
         self._known: tuple[Conditions, Law] | None = None
         self._gains: tuple[float, Vector] = (float("nan"), np.empty(0))

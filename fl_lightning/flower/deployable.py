@@ -33,6 +33,12 @@ def check_deployable(loop: "FederatedLoop", max_steps: int | None) -> None:
         raise ConfigError("loop.uploads change single updates, which SecureSum hides from the server: leave them out")
     if loop.fabric.world_size > 1:
         raise ConfigError("fabric.devices must be 1 on a server: the clients train on their nodes")
+    if max_steps is not None and loop.max_local_steps is not None:
+        raise ConfigError(
+            f"max-steps={max_steps} lets clients decide about their local steps, and loop.max_local_steps="
+            f"{loop.max_local_steps} would not reach them: leave --loop.max_local_steps out, and give the limit as "
+            "--max_steps"
+        )
     if max_steps is not None and sum_of(loop.aggregator) is not None:
         raise ConfigError(
             f"max-steps={max_steps} lets clients decide about their local steps, but with SecureSum the factor c is on "

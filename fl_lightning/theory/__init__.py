@@ -39,6 +39,7 @@ from fl_lightning.theory.codesign import CoDesign, codesign
 from fl_lightning.theory.sampling import (
     consistent_coefficients,
     expected_work,
+    harmonic_mean_steps,
     heterogeneity_aware_probabilities,
     variance_factor,
     variance_optimal_probabilities,
@@ -74,6 +75,7 @@ __all__ = [
     "exponential_decay_accumulation",
     "fedacs_bound",
     "gradient_weights",
+    "harmonic_mean_steps",
     "heterogeneity_aware_probabilities",
     "inverse_decay_accumulation",
     "largest_drift",

@@ -135,6 +135,24 @@ def expected_work(probabilities: npt.ArrayLike, num_steps: npt.ArrayLike) -> flo
     return float(p @ t)
 
 
+def harmonic_mean_steps(weights: npt.ArrayLike, num_steps: npt.ArrayLike) -> float:
+    r"""Return the harmonic mean of the clients' local steps: the length of FedACS's step where no upload is lost.
+
+    .. math:: \Bigl(\sum_m \frac{w_m}{T_m}\Bigr)^{-1}
+
+    Asking nobody for more evens out the work, and with it how often clients are drawn and how far one of them can pull
+    the model: with :math:`T' = \min(T, c)` the variance factor of FedACS,
+    :math:`\bigl(\sum_m \frac{w_m}{(1-q_m) T'_m}\bigr) \bigl(\sum_m w_m T'_m\bigr)`, falls with c wherever those who
+    are limited do not have the worse links.
+
+    >>> harmonic_mean_steps([0.5, 0.5], [2, 6])
+    3.0
+    """
+    w, t = columns(weights=weights, num_steps=num_steps)
+    require(t > 0, "num_steps", "above 0")
+    return float(w.sum() / (w / t).sum())
+
+
 def _require_reachable(weights: Vector, failure_rates: Vector) -> None:
     """Raise for negative weights and for clients that no sampling law can make up for."""
     require(weights >= 0, "weights", "at least 0")

@@ -28,7 +28,7 @@ def test_the_papers_mnist_without_its_data(in_folder, capsys):
     assert code == 0
     assert "clients 0-9 carry 51 % of the weight but 12 % of the objective" in out
     assert "classes 0-4 carry 51 % of the weight but 12 % of the objective" in out
-    assert "Recommended: fedacs" in out
+    assert "Recommended: limitedfedacs" in out
     assert "Soonest on the clock: consistentfedbuff" in out
     assert out.count("depends on") == 6  # the data: three samplers and three robust centres
     assert (in_folder / "diagnosis.png").stat().st_size > 10_000

@@ -1,5 +1,8 @@
 """Typical rounds of real parts: what is predicted, what depends on the data, what must be known."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -60,6 +63,7 @@ STATED = {
     "fednova": W * (1 - Q),
     "fedacs": W,
     "fedacscv": W,
+    "limitedfedacs": W,
     "cafednova": W,
     "scaffold": W,
     "varianceoptimal": W,
@@ -96,6 +100,21 @@ def test_mean_knowledge_is_consistent_over_rounds_but_not_in_one():
     )
     assert result.distance < 0.02
     assert result.round_chi_square > 0.05
+
+
+@pytest.mark.parametrize("knowledge", ["instant", "mean"])
+def test_limited_work_keeps_the_objective_with_less_variance_and_less_work(knowledge):
+    free = algorithm(HeterogeneityAware(knowledge))
+    limits = [None, 12, 6, 3, 1]
+    found = [diagnose("", W, dry_run(replace(free, max_local_steps=limit), dynamic())) for limit in limits]
+    assert all(each.distance < 0.02 for each in found)
+    for looser, tighter in pairwise(found):
+        assert tighter.work < looser.work
+        assert tighter.variance < looser.variance
+    # One step each: the factor is that of drawing with p ~ w / (1-q), whatever T is.
+    rates = np.stack([each.failure_rates for each in dynamic().conditions])
+    if knowledge == "instant":
+        assert found[-1].variance == pytest.approx(float((W / (1 - rates)).sum(axis=1).mean()))
 
 
 def test_expected_work_counts_a_client_that_is_drawn_twice_once():

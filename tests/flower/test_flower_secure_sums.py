@@ -244,3 +244,9 @@ def test_steps_that_clients_choose_are_refused(tmp_path):
     merged = secure_config(tmp_path / "run", **OBSERVED)
     with pytest.raises(ConfigError, match="max-steps=50"):
         deployed(made_grid(merged, tmp_path), merged, max_steps=50)
+
+
+def test_a_limit_that_would_not_reach_clients_who_choose_is_refused(tmp_path):
+    merged = config("fedavg", tmp_path / "run", max_local_steps=4, **OBSERVED)
+    with pytest.raises(ConfigError, match="give the limit as --max_steps"):
+        deployed(made_grid(merged, tmp_path), merged, max_steps=50)
