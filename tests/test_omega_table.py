@@ -80,10 +80,11 @@ class Algorithm:
     copies: int = 160  # clients of each kind; fewer where each client is asked for its start or shift
     num_rounds: int = 320
     uploads: Callable[[], list[Upload]] = list
-    server_scale: float = 1.0  # small where clients drift apart and the prediction is a limit for small steps
+    server_scale: float = 1.0  # small where the prediction is a limit for small steps, large where local work is short
+    limit: int | None = None  # the most local steps that anybody is asked for
 
     def on(self, system: str) -> System:
-        return replace(SYSTEMS[system], proximal=self.proximal, server_scale=self.server_scale)
+        return replace(SYSTEMS[system], proximal=self.proximal, server_scale=self.server_scale, limit=self.limit)
 
 
 def total(values):
@@ -190,7 +191,25 @@ ALGORITHMS = [
     ),
     Algorithm("FedPBC", FULL, PBC, links_corrected, copies=8, server_scale=0.5),
     Algorithm("SCAFFOLD", IMPORTANCE, aggregators.ControlVariates, exact, copies=12),
-    Algorithm("FedACS-CV", FEDACS, aggregators.AdaptiveControlVariates, fedacs, copies=12),
+    Algorithm("FedACS with control variates", FEDACS, aggregators.AdaptiveControlVariates, fedacs, copies=12),
+    Algorithm(
+        "limited FedACS",
+        lambda: FEDACS("mean"),
+        lambda: MOMENTUM(MEAN(), momentum=0.5, lr=0.5),
+        fedacs_mean,
+        num_rounds=640,
+        server_scale=3.0,
+        limit=4,
+    ),
+    Algorithm(
+        "FedACS-CV",
+        lambda: FEDACS("mean"),
+        lambda: MOMENTUM(aggregators.AdaptiveControlVariates(), momentum=0.5, lr=0.5),
+        fedacs_mean,
+        copies=12,
+        server_scale=3.0,
+        limit=4,
+    ),
     Algorithm("FedAvgM", IMPORTANCE, lambda: MOMENTUM(MEAN(), lr=0.1), fedavg),
     Algorithm("FedACS with server momentum", FEDACS, lambda: MOMENTUM(MEAN(), lr=0.1), fedacs),
     Algorithm("OS", OS, MEAN, fedavg),

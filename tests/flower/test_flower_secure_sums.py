@@ -248,5 +248,5 @@ def test_steps_that_clients_choose_are_refused(tmp_path):
 
 def test_a_limit_that_would_not_reach_clients_who_choose_is_refused(tmp_path):
     merged = config("fedavg", tmp_path / "run", max_local_steps=4, **OBSERVED)
-    with pytest.raises(ConfigError, match="give the limit as --max_steps"):
+    with pytest.raises(ConfigError, match="max_local_steps=4 would not reach them"):
         deployed(made_grid(merged, tmp_path), merged, max_steps=50)

@@ -41,6 +41,7 @@ class System:
     max_failure: np.ndarray
     proximal: float = 0.0  # mu of FedProx
     server_scale: float = 1.0  # factor on the global step
+    limit: int | None = None  # the most steps that anybody is asked for
 
     @property
     def num_kinds(self) -> int:
@@ -51,6 +52,7 @@ class System:
         rng = np.random.default_rng([seed, 99])
         shape = (num_rounds, copies, self.num_kinds)
         steps = rng.integers(self.min_steps, self.max_steps, shape, endpoint=True)
+        steps = steps if self.limit is None else np.minimum(steps, self.limit)
         rates = rng.uniform(self.min_failure, self.max_failure, shape)
         return steps.reshape(num_rounds, -1), rates.reshape(num_rounds, -1)
 
