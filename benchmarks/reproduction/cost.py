@@ -18,7 +18,7 @@ STYLES = {
     "fedavg": ("FedAvg", ORANGE, "-"),
     "fedacs": ("FedACS", BLUE, "-"),
     "fedacscv": ("FedACS-CV", GREEN, "-"),
-    "workaware": ("work-aware", PURPLE, "-"),
+    "limitedfedacs": ("limited FedACS", PURPLE, "-"),
     "overselection": ("over-selection", MUTED, "-"),
     "fedbuff": ("FedBuff", YELLOW, "--"),
     "consistentfedbuff": ("consistent FedBuff", SKY, "--"),

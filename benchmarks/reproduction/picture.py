@@ -1,7 +1,5 @@
 """The picture of a reading: accuracy by rounds and by local steps, and of each class at the end."""
 
-import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,14 +7,14 @@ import numpy as np
 
 from benchmarks.reproduction import measures
 from benchmarks.reproduction.runs import Run, Vector
-from fl_lightning.figures.style import BLUE, GREEN, INK, ORANGE, RULE, bare, save
+from fl_lightning.figures.style import BLUE, GREEN, INK, ORANGE, PURPLE, RULE, bare, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {"fedavg": ORANGE, "fedacs": BLUE, "fedacscv": GREEN}
-LABELS = {"fedavg": "FedAvg", "fedacs": "FedACS", "fedacscv": "FedACS-CV"}
+COLOURS = {"fedavg": ORANGE, "fedacs": BLUE, "limitedfedacs": PURPLE, "fedacscv": GREEN}
+LABELS = {"fedavg": "FedAvg", "fedacs": "FedACS", "limitedfedacs": "limited FedACS", "fedacscv": "FedACS-CV"}
 
 
 def draw(runs: list[Run], path: Path) -> None:
@@ -39,6 +37,7 @@ def _figure(groups: dict[str, list[Run]]) -> "Figure":
     _curves(left, "accuracy by rounds", groups, "evaluated", target)
     _curves(middle, "accuracy by local steps of all clients", groups, "steps", target)
     left.set_ylabel("test accuracy", color=INK)
+    left.legend(loc="lower right", bbox_to_anchor=(1.0, 0.1), frameon=False, labelcolor="linecolor", fontsize=9)
     left.annotate(
         "thick: model averaged over rounds, band: all seeds\nthin: model of each round",
         (0.98, 0.02),
@@ -51,41 +50,21 @@ def _figure(groups: dict[str, list[Run]]) -> "Figure":
 
 
 def _curves(axes: "Axes", title: str, groups: dict[str, list[Run]], x: str, target: float) -> None:
-    tips = []
+    last = 0.0
     for name, runs in groups.items():
         places, curves = _aligned(runs, x)
         averaged, colour = curves["averaged"], COLOURS[name]
         axes.fill_between(places, averaged.min(axis=0), averaged.max(axis=0), color=colour, alpha=0.2, linewidth=0)
-        axes.plot(places, averaged.mean(axis=0), color=colour, linewidth=2.2)
+        axes.plot(places, averaged.mean(axis=0), color=colour, linewidth=2.2, label=LABELS[name])
         axes.plot(places, curves["accuracy"].mean(axis=0), color=colour, linewidth=0.8, alpha=0.75)
-        tips.append((float(places[-1]), float(averaged.mean(axis=0)[-1]), name))
-    last = max(place for place, _, _ in tips)
+        last = max(last, float(places[-1]))
     axes.set_xlim(0, last)
     axes.set_ylim(0, 1)
     axes.axhline(target, color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
     axes.text(
         0.99 * last, target - 0.015, f"target {target:.0%}".replace("%", " %"), ha="right", va="top", fontsize=7.5
     )
-    _label(axes, tips, last)
     _bare(axes, title)
-
-
-def _label(axes: "Axes", tips: list[tuple[float, float, str]], last: float) -> None:
-    """Write the names at the ends of the curves: beside them where there is room, else above or below."""
-    highest = max(height for _, height, _ in tips)
-    heights = _apart([height for _, height, _ in tips], 0.06)
-    for (place, end, name), height in zip(tips, heights, strict=True):
-        inside = place > 0.8 * last
-        shift = (0.035 if end == highest else -0.05) if inside else 0.0
-        axes.text(
-            place + (-0.01 if inside else 0.01) * last,
-            (end if inside else height) + shift,
-            LABELS[name],
-            ha="right" if inside else "left",
-            va="center",
-            color=COLOURS[name],
-            fontweight="bold",
-        )
 
 
 def _aligned(runs: list[Run], x: str) -> tuple[Vector, dict[str, Vector]]:
@@ -102,26 +81,13 @@ def _classes(axes: "Axes", groups: dict[str, list[Run]]) -> None:
         values = np.array([getattr(run, what) for run in runs if len(run.classes)])
         if not len(values):
             continue
-        x = np.arange(values.shape[1]) + 0.22 * (place - (len(groups) - 1) / 2)
+        x = np.arange(values.shape[1]) + 0.18 * (place - (len(groups) - 1) / 2)
         axes.vlines(x, values.min(axis=0), values.max(axis=0), color=COLOURS[name], linewidth=1, alpha=0.6)
         axes.plot(x, values.mean(axis=0), "o", color=COLOURS[name], markersize=4)
         axes.set_xticks(np.arange(values.shape[1]))
         axes.set_xlim(-0.5, values.shape[1] - 0.5)
     axes.set_ylim(0, 1)
     _bare(axes, f"accuracy of each class, {'averaged model' if measured else 'model of the last round'}")
-
-
-def _apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Return heights that are at least a gap apart, in the same order.
-
-    >>> [round(height, 2) for height in _apart([0.9, 0.5, 0.88], 0.06)]
-    [0.94, 0.5, 0.88]
-    """
-    placed = list(heights)
-    order = np.argsort(heights)
-    for below, above in itertools.pairwise(order):
-        placed[above] = max(placed[above], placed[below] + gap)
-    return placed
 
 
 def _bare(axes: "Axes", title: str) -> None:

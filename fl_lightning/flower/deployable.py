@@ -36,7 +36,7 @@ def check_deployable(loop: "FederatedLoop", max_steps: int | None) -> None:
     if max_steps is not None and loop.max_local_steps is not None:
         raise ConfigError(
             f"max-steps={max_steps} lets clients decide about their local steps, and loop.max_local_steps="
-            f"{loop.max_local_steps} would not reach them: leave --max_steps out, so that nodes do what they are asked for"
+            f"{loop.max_local_steps} would not reach them: leave --max_steps out, and nodes do what they are asked for"
         )
     if max_steps is not None and sum_of(loop.aggregator) is not None:
         raise ConfigError(

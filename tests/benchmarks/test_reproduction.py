@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reproduction import __main__ as program
-from benchmarks.reproduction import cost, documents, measures, picture, runs, tables
+from benchmarks.reproduction import cost, documents, measures, runs, tables
 from benchmarks.reproduction.runs import Run
 from fl_lightning.cli.main import main
 
@@ -155,12 +155,6 @@ def test_the_first_is_looked_for_on_common_seeds():
     assert measures.leaders({"many": many, "other": dict.fromkeys(range(3), 0.5)}) == {"many"}
     assert measures.leaders({"a": {0: 0.1}, "b": {0: 0.2}}) == {"b"}
     assert measures.leaders({}) == set()
-
-
-def test_names_at_the_ends_of_curves_do_not_cover_each_other():
-    placed = picture._apart([0.9, 0.5, 0.88, 0.87], 0.06)
-    assert np.diff(np.sort(placed)).min() >= 0.06 - 1e-12
-    assert np.argsort(placed).tolist() == [1, 3, 2, 0]
 
 
 @pytest.fixture(scope="module")
