@@ -73,6 +73,8 @@ def generated(words: list[str], store: Store) -> str:
             return tables.across_table(algorithm, readings)
         case ["paper", data, *names]:
             return tables.paper_table(data, {name: store.runs(name) for name in names})
+        case ["limits", free, limited]:
+            return tables.limits_table(store.runs(free), store.runs(limited))
         case ["tuned", name]:
             return tables.tuned_table(store.rates(name))
         case ["overview", algorithms, *names]:
@@ -84,8 +86,8 @@ def generated(words: list[str], store: Store) -> str:
         case ["attacks", system]:
             return ends.attack_table(ends.read(store.folder / "attacks.csv"), system)
     raise ValueError(
-        f"'generated: {' '.join(words)}' is unknown: use reading, summary, across, paper, tuned, overview, cost, "
-        "private or attacks"
+        f"'generated: {' '.join(words)}' is unknown: use reading, summary, across, paper, limits, tuned, overview, "
+        "cost, private or attacks"
     )
 
 

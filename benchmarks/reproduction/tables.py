@@ -125,6 +125,27 @@ def paper_table(data: str, readings: Mapping[str, list[Run]]) -> str:
     return markdown(["algorithm", "the paper", *(f"{name} (averaged / of the round)" for name in shown)], rows)
 
 
+def limits_table(free: list[Run], limited: list[Run]) -> str:
+    """Return how algorithms end without and with a limit on the local steps that clients are asked for."""
+    without, bound = measures.by_algorithm(free), measures.by_algorithm(limited)
+    ends = [{name: measures.ends(each, "averaged") for name, each in groups.items()} for groups in (without, bound)]
+    rows = [
+        [
+            f"`{name}`",
+            *(cell({s: v for s, v in each.get(name, {}).items() if s in ends[1][name]}, False) for each in ends),
+            difference(measures.paired(ends[1][name], ends[0].get(name, {}))),
+            *(
+                thousands(float(np.mean([run.steps[-1] for run in groups[name]]))) if name in groups else "-"
+                for groups in (without, bound)
+            ),
+            str(len(bound[name])),
+        ]
+        for name in sorted(bound, key=lambda name: -_mean(ends[1][name]))
+    ]
+    header = ["algorithm", "averaged, no limit", "averaged, limited", "limited - no limit"]
+    return markdown([*header, "local steps, no limit", "limited", "seeds"], rows) if rows else MISSING
+
+
 def tuned_table(readings: Mapping[float, list[Run]]) -> str:
     """Return how the algorithms end with the learning rate that suits each best."""
     chosen = measures.best_rates(readings)

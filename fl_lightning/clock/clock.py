@@ -1,5 +1,6 @@
 """Clock: how long every client takes in a round, and who is in time."""
 
+import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,12 @@ class Clock:
             )
 
         self._drawn = _Drawn(pace, seed, self._presence(num_clients, forecast))
+
+    def expecting(self, num_clients: int, forecast: Forecast) -> "Clock":
+        """Return this clock for clients who are asked for other work than it was set up for."""
+        clock = copy.copy(self)
+        clock._drawn = replace(self._started(), presence=self._presence(num_clients, forecast))
+        return clock
 
     def _presence(self, num_clients: int, forecast: Forecast) -> Vector | None:
         """Return how often each client is there and has a chance to be in time, (M,)."""

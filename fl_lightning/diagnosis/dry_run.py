@@ -68,7 +68,7 @@ class GivenConditions:
 
 def planner(algorithm: Algorithm, system: System) -> Planner:
     """Return the planner of an algorithm on a system."""
-    return Planner(
+    made = Planner(
         schedule=GivenConditions(system.conditions),
         sampling=algorithm.sampling,
         aggregator=algorithm.aggregator,
@@ -81,6 +81,9 @@ def planner(algorithm: Algorithm, system: System) -> Planner:
         steps_per_epoch=np.ones(len(system.weights), dtype=np.int64),
         max_local_steps=algorithm.max_local_steps,
     )
+    if system.clock is None or algorithm.max_local_steps is None:
+        return made
+    return replace(made, clock=system.clock.expecting(len(system.weights), made.raw_profiles))
 
 
 class ImaginedProbe:

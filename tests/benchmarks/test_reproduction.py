@@ -148,6 +148,14 @@ def test_accuracy_at_equal_time(tmp_path):
         cost.table(READING)
 
 
+def test_limited_runs_are_compared_on_the_seeds_that_they_have():
+    limited = [replace(run, averaged=run.averaged + 0.1, steps=run.steps / 2) for run in READING if run.seed == 1]
+    found = rows(tables.limits_table(READING, limited))
+    assert found["fedacs"] == ["0.760", "0.860", "+0.100", "0.1k", "0.1k", "1"]
+    assert list(found) == ["fednova", "fedacs", "fedavg"]
+    assert tables.limits_table(READING, []) == tables.MISSING
+
+
 def test_the_first_is_looked_for_on_common_seeds():
     many = {seed: 0.7 + 0.01 * seed for seed in range(10)}
     few = {seed: value + 0.1 + 0.01 * (seed % 2) for seed, value in many.items() if seed < 3}

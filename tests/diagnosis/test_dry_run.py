@@ -17,7 +17,8 @@ from fl_lightning.aggregators import (
 from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.cli import configs, parts
-from fl_lightning.diagnosis.dry_run import Algorithm, System, dry_run, typical_rounds
+from fl_lightning.clock import Clock, Traffic
+from fl_lightning.diagnosis.dry_run import Algorithm, System, dry_run, planner, typical_rounds
 from fl_lightning.diagnosis.needs import needs_of
 from fl_lightning.diagnosis.objective import diagnose
 from fl_lightning.samplers import HeterogeneityAware, Importance, NormProportional, PowerOfChoice, Sampler
@@ -115,6 +116,19 @@ def test_limited_work_keeps_the_objective_with_less_variance_and_less_work(knowl
     rates = np.stack([each.failure_rates for each in dynamic().conditions])
     if knowledge == "instant":
         assert found[-1].variance == pytest.approx(float((W / (1 - rates)).sum(axis=1).mean()))
+
+
+def test_limited_clients_meet_a_deadline_that_they_would_miss():
+    clock = Clock(deadline=10.5)
+    system = dynamic()
+    clock.setup(len(W), 0, planner(algorithm(HeterogeneityAware()), system).raw_profiles, Traffic())
+    system = replace(system, clock=clock)
+    late, limited = (
+        diagnose("", W, dry_run(replace(algorithm(HeterogeneityAware()), max_local_steps=limit), system))
+        for limit in (None, 10)
+    )
+    assert late.effective_weights[3:].max() < 1e-6  # 20 to 30 steps of a second each
+    assert limited.distance < 1e-6
 
 
 def test_expected_work_counts_a_client_that_is_drawn_twice_once():
