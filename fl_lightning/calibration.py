@@ -99,8 +99,8 @@ class Calibration(Remembers):
             self._warned.add("saturation")
             _LOG.warning(
                 "round %d: local learning rate x local work is %.1f for the busiest client: its steps may saturate or "
-                "overshoot, which no calibration sees; lower loop.lr, ask for less work (loop.max_local_steps=auto), or "
-                "calibrate by loop.calibration.apply=split",
+                "overshoot, which no calibration sees; lower loop.lr, ask for less work (loop.max_local_steps=auto), "
+                "or calibrate by loop.calibration.apply=split",
                 plan.index,
                 largest,
             )

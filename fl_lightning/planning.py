@@ -52,7 +52,19 @@ class Planner:
 
     def start(self) -> None:
         """Let the sampling look at typical rounds; call it once, before the first round."""
+        sampler = getattr(self.sampling, "sampler", None)
+        if self._learns and isinstance(sampler, Sampler) and sampler.relies_on_forecast:
+            raise ValueError(
+                f"{type(sampler).__name__} takes long-run means of q and work from a look at typical rounds before the "
+                f"first one, but {type(self.schedule).__name__} learns them only later: use knowledge='instant', which "
+                "follows what was learned"
+            )
         self.sampling.start(self.typical_profiles)
+
+    @property
+    def _learns(self) -> bool:
+        """Whether the schedule finds out about T and q during the run."""
+        return bool(getattr(self.schedule, "state_dict", dict)())
 
     def conditions(self, index: int) -> Conditions:
         """Return T and q of all clients in a round, and who can be drawn."""
@@ -73,7 +85,7 @@ class Planner:
         """
         if self.max_local_steps != "auto":
             return self.max_local_steps
-        if bool(getattr(self.schedule, "state_dict", dict)()):
+        if self._learns:
             raise ValueError(
                 f"max_local_steps='auto' needs to know T before the first round, which {type(self.schedule).__name__} "
                 "learns only later: give a number of local steps"
@@ -113,8 +125,7 @@ class Planner:
         It can where the sampler asks and learns nothing: then the draw is a function of seed and round alone.
         """
         sampler = getattr(self.sampling, "sampler", None)
-        remembers = bool(getattr(self.schedule, "state_dict", dict)())
-        if remembers or not isinstance(sampler, Sampler) or not sampler.is_fixed:
+        if self._learns or not isinstance(sampler, Sampler) or not sampler.is_fixed:
             return np.empty(0, dtype=np.int64)
         expected = self.sampling.expected_cohort(self.profiles(self.conditions(index), self.base_rate(index)))
         return self.sampling.configure_cohort(expected, generator(self.seed, Purpose.SAMPLING, index)).clients

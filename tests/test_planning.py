@@ -9,7 +9,7 @@ from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import HeterogeneitySchedule, ObservedConditions, SamplerSelection
 from fl_lightning.planning import Planner
-from fl_lightning.samplers import HeterogeneityAware, PowerOfChoice, Sampler
+from fl_lightning.samplers import Consistent, HeterogeneityAware, PowerOfChoice, Sampler
 from fl_lightning.solvers import SGD
 from fl_lightning.types import Conditions
 from systems import PAPER_GROUPS
@@ -211,6 +211,13 @@ def test_the_automatic_limit_is_the_harmonic_mean_of_the_steps():
     assert {limited("auto", seed=seed, **many).step_limit for seed in range(20)} == {6}
     alike = HeterogeneitySchedule(num_steps=7, failure_rates=0.1)
     assert limited("auto", schedule=alike).plan(1).profiles.num_steps.tolist() == [7] * M
+
+
+def test_means_that_are_never_learned_are_refused():
+    for sampler in (HeterogeneityAware("mean"), Consistent(HeterogeneityAware("mean"))):
+        with pytest.raises(ValueError, match="ObservedConditions learns them only later: use knowledge='instant'"):
+            planner(sampler, schedule=ObservedConditions()).start()
+    planner(HeterogeneityAware(), schedule=ObservedConditions()).start()
 
 
 def test_a_limit_that_nobody_can_know_beforehand_is_refused():

@@ -5,6 +5,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.reproduction import ends, runs
 from benchmarks.reproduction.classes import averaged_classes
 from benchmarks.reproduction.documents import Store, renew, renewed
@@ -76,7 +78,7 @@ def _with_classes(run: Run, folder: Path, stored: list[Run]) -> Run:
     if run.algorithm not in COLOURS:
         return run
     known = [each for each in stored if (each.algorithm, each.seed) == (run.algorithm, run.seed)]
-    if known and len(known[0].averaged_classes) and (known[0].steps == run.steps).all():
+    if known and len(known[0].averaged_classes) and np.array_equal(known[0].steps, run.steps):
         return replace(run, averaged_classes=known[0].averaged_classes)
     return replace(run, averaged_classes=averaged_classes(folder))
 

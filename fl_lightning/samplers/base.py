@@ -30,6 +30,11 @@ class Sampler(Remembers):
         return kind.prepare is Sampler.prepare and kind.observe is Sampler.observe
 
     @property
+    def relies_on_forecast(self) -> bool:
+        """Whether p rests on the look at typical rounds before the first one alone, whatever is learned later."""
+        return False
+
+    @property
     def looks_at_updates(self) -> bool:
         """Whether p depends on what clients compute; by default so where it asks them or learns from uploads."""
         kind = type(self)

@@ -116,6 +116,11 @@ class Consistent(Sampler):
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
         return consistent_factors(profiles, probabilities)
 
+    @property
+    @override
+    def relies_on_forecast(self) -> bool:
+        return self.sampler.relies_on_forecast
+
     @override
     def num_draws(self, requested: int, num_clients: int) -> int:
         return self.sampler.num_draws(requested, num_clients)

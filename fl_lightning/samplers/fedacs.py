@@ -58,6 +58,11 @@ class HeterogeneityAware(Sampler):
 
     @property
     @override
+    def relies_on_forecast(self) -> bool:
+        return self.knowledge == "mean"
+
+    @property
+    @override
     def is_fixed(self) -> bool:
         return self.knowledge != "estimated"
 

@@ -32,13 +32,27 @@ def test_simulated_links(algorithm, tmp_path):
     assert (tmp_path / "deployed" / "metrics.csv").exists()
 
 
+# They use the training of those who are lost, or long-run means that nobody knows beforehand.
+UNOBSERVED = ("os", "fedpbc", "limitedfedacs", "fedacscv")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [name for name in DEPLOYABLE if name not in ("os", "fedpbc")])
+@pytest.mark.parametrize("algorithm", [name for name in DEPLOYABLE if name not in UNOBSERVED])
 def test_observed_links(algorithm, tmp_path):
     merged = config(algorithm, tmp_path / "simulated", **OBSERVED)
     run = deployed(made_grid(merged, tmp_path), merged | {"run_dir": str(tmp_path / "deployed")})
     run.execute()
     assert torch.equal(weights(run), weights(simulated(merged)))
+
+
+@pytest.mark.parametrize("algorithm", ["limitedfedacs", "fedacscv"])
+def test_a_limit_and_means_of_what_is_observed_are_refused(algorithm, tmp_path):
+    merged = config(algorithm, tmp_path / "run", **OBSERVED)
+    with pytest.raises(ValueError, match="use knowledge='instant'"):
+        deployed(made_grid(merged, tmp_path), merged).execute()
+    merged["loop"]["sampling"]["init_args"]["sampler"]["init_args"]["knowledge"] = "instant"
+    with pytest.raises(ValueError, match="max_local_steps='auto' needs to know T"):
+        deployed(made_grid(merged, tmp_path), merged).execute()
 
 
 def losing(share, seed=0):
