@@ -11,7 +11,7 @@ from fl_lightning.cli import configs, diagnose
 from fl_lightning.diagnosis.objective import recommend
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-STATELESS = ("fedacs", "workaware", "varianceoptimal", "cafednova")
+STATELESS = ("limitedfedacs", "fedacs", "workaware", "varianceoptimal", "cafednova")
 
 
 @pytest.mark.parametrize("reading", ["digits_cyclic_server", "digits_blocks_server", "mnist_cyclic_server"])
