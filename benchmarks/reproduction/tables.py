@@ -172,24 +172,24 @@ def tuned_table(readings: Mapping[float, list[Run]]) -> str:
 
 
 def overview_table(readings: Mapping[str, list[Run]], algorithms: Sequence[str]) -> str:
-    """Return where some algorithms stand in each reading: place, and distance to the best of the others."""
+    """Return where some algorithms stand in each reading: place, and distance to the best of those not among them."""
     rows = []
     for reading, runs in readings.items():
         groups = measures.by_algorithm(runs)
         averaged = {name: measures.ends(each, "averaged") for name, each in groups.items()}
         equal = {name: measures.at_equal_work(each, groups.get(YARDSTICK, [])) for name, each in groups.items()}
         shown = [name for name in algorithms if name in groups and len(groups) > 1]
-        rows += [[reading, f"`{name}`", *_place(averaged, name), *_place(equal, name)] for name in shown]
+        rows += [[reading, f"`{name}`", *_place(averaged, name, shown), *_place(equal, name, shown)] for name in shown]
     header = ["reading", "algorithm", "at equal rounds", "ahead of the best other"]
     return markdown([*header, "at equal local steps", "ahead of the best other"], rows) if rows else MISSING
 
 
-def _place(values: Mapping[str, By], name: str) -> tuple[str, str]:
-    """Return the place of an algorithm by its mean, and its paired difference to the best of the others."""
+def _place(values: Mapping[str, By], name: str, shown: Sequence[str]) -> tuple[str, str]:
+    """Return the place of an algorithm by its mean, and its paired difference to the best that is not shown."""
     ranked = sorted((each for each in values if values[each]), key=lambda each: -_mean(values[each]))
-    if name not in ranked or len(ranked) < 2:
+    other = next((each for each in ranked if each not in shown), None)
+    if name not in ranked or other is None:
         return "-", "-"
-    other = next(each for each in ranked if each != name)
     ahead = difference(measures.paired(values[name], values[other]))
     return f"{ranked.index(name) + 1} of {len(ranked)}", f"{ahead} (`{other}`)"
 
