@@ -187,7 +187,8 @@ def overview_table(readings: Mapping[str, list[Run]], algorithms: Sequence[str])
 def _place(values: Mapping[str, By], name: str, shown: Sequence[str]) -> tuple[str, str]:
     """Return the place of an algorithm by its mean, and its paired difference to the best that is not shown."""
     ranked = sorted((each for each in values if values[each]), key=lambda each: -_mean(values[each]))
-    other = next((each for each in ranked if each not in shown), None)
+    enough = min(2, len(values.get(name, {})))  # one seed has no error
+    other = next((each for each in ranked if each not in shown and len(values[each]) >= enough), None)
     if name not in ranked or other is None:
         return "-", "-"
     ahead = difference(measures.paired(values[name], values[other]))
