@@ -6,11 +6,11 @@ import tracemalloc
 import numpy as np
 
 from fl_lightning.aggregators import AnonymousMean
-from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.engine.cpu.allocator import keep_freed_memory
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 
 GROUPS = [Group(0.5, (1, 10), (0.4, 0.5)), Group(0.5, (20, 30), (0.0, 0.1))]

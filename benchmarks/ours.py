@@ -9,13 +9,13 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
 from benchmarks.workloads import Workload
-from fl_lightning.averaging import NoAverage
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine import Engine
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import FederatedModule
 from fl_lightning.samplers import Uniform
+from fl_lightning.server.averaging import NoAverage
 
 
 class Regression(LightningModule):

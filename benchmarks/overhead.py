@@ -74,8 +74,8 @@ def measure(workload: Any, clock: Any, clients: int, rounds: int = 2) -> dict[st
 
 def overheads(workload: Any) -> list[dict[str, Any]]:
     """Return name, seconds and share of a round of each part."""
-    from fl_lightning.client_evaluation import ClientEvaluation
-    from fl_lightning.clock import Between, Clock
+    from fl_lightning.engine.client_evaluation import ClientEvaluation
+    from fl_lightning.system import Between, Clock
 
     usual = measure(workload, None, 0)
     clock = Clock(Between(0.5, 5.0), upload_rate=1e6, download_rate=1e7, latency=0.1, jitter=0.2, deadline=1e3)

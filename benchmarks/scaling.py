@@ -79,7 +79,6 @@ def measure(
     import torch
     from torch import nn
 
-    from fl_lightning.averaging import NoAverage
     from fl_lightning.callbacks import (
         ChannelFailures,
         Group,
@@ -91,6 +90,7 @@ def measure(
     from fl_lightning.loop import FederatedLoop
     from fl_lightning.module import FederatedModule
     from fl_lightning.samplers import HeterogeneityAware, Importance
+    from fl_lightning.server.averaging import NoAverage
 
     class TimedCheckpoint(RoundCheckpoint):
         """Notes how long each save takes."""

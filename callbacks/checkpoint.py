@@ -9,8 +9,8 @@ from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.checkpointing.snapshot import snapshot
-from fl_lightning.checkpointing.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
+from fl_lightning.loop.snapshot import snapshot
+from fl_lightning.runs.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.checkpointing.storage import write_durably
-from fl_lightning.deliveries import FILE, as_table, read_deliveries
+from fl_lightning.runs.storage import write_durably
+from fl_lightning.system.deliveries import FILE, as_table, read_deliveries
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import os
 from itertools import islice, zip_longest
 from pathlib import Path
 
-from fl_lightning.checkpointing.storage import write_durably
-from fl_lightning.memory import Remembers
+from fl_lightning.parts.memory import Remembers
+from fl_lightning.runs.storage import write_durably
 
 
 class MetricsFile(Remembers):

@@ -6,8 +6,8 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.memory import Remembers
-from fl_lightning.parts import Schedule
+from fl_lightning.parts.bases import Schedule
+from fl_lightning.parts.memory import Remembers
 from fl_lightning.types import BoolVector, Conditions, IntVector, RoundResult, Vector
 
 if TYPE_CHECKING:

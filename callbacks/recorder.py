@@ -14,10 +14,10 @@ from typing_extensions import override
 from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES, write_client_table
 from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.checkpointing.identity import installed_versions
-from fl_lightning.checkpointing.storage import encode, write_durably
-from fl_lightning.memory import Remembers
-from fl_lightning.results import MONITOR, Mode, averaged_name
+from fl_lightning.loop.results import MONITOR, Mode, averaged_name
+from fl_lightning.parts.memory import Remembers
+from fl_lightning.runs.identity import installed_versions
+from fl_lightning.runs.storage import encode, write_durably
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.selection import Selection
+from fl_lightning.samplers.selection import Selection
 
 
 class SamplerSelection(Selection, Callback):

@@ -9,11 +9,11 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.channels.radio import RayleighOutage
 from fl_lightning.callbacks.trainer import global_seed
-from fl_lightning.checking import one_of
-from fl_lightning.number_files import read_numbers
-from fl_lightning.parts import Schedule
+from fl_lightning.parts.bases import Schedule
+from fl_lightning.parts.checking import one_of
 from fl_lightning.seeding import Purpose, generator
-from fl_lightning.trace_file import NOT_A_TABLE, read_rows, whole
+from fl_lightning.system.number_files import read_numbers
+from fl_lightning.system.trace_file import NOT_A_TABLE, read_rows, whole
 from fl_lightning.types import Conditions, IntVector, Vector
 
 _MAX_STEPS = 1_000_000  # of a client in a round

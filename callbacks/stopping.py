@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
-from fl_lightning.checking import one_of
-from fl_lightning.results import MONITOR, Mode
+from fl_lightning.loop.results import MONITOR, Mode
+from fl_lightning.parts.checking import one_of
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:

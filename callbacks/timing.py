@@ -8,8 +8,8 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
-from fl_lightning.budget import Spent
-from fl_lightning.memory import Remembers
+from fl_lightning.parts.memory import Remembers
+from fl_lightning.server.budget import Spent
 from fl_lightning.types import RoundCosts, RoundPlan, RoundResult
 
 if TYPE_CHECKING:

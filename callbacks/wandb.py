@@ -13,9 +13,9 @@ from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from fl_lightning.callbacks.wandb_media import checkpoint_artifact, media, model_artifact
-from fl_lightning.checking import one_of
-from fl_lightning.memory import Remembers
-from fl_lightning.results import MONITOR, Mode
+from fl_lightning.loop.results import MONITOR, Mode
+from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.memory import Remembers
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 from fl_lightning.callbacks.checkpoint import RoundCheckpoint, checkpoints
 from fl_lightning.callbacks.recorder import RunRecorder
 from fl_lightning.data.federation import label_counts
-from fl_lightning.data.figure import partition_figure
-from fl_lightning.diagnosis.picture import objective_figure
+from fl_lightning.figures.diagnosis import objective_figure
+from fl_lightning.figures.partition import partition_figure
 from fl_lightning.types import IntVector
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ import copy
 import numpy as np
 import torch
 from fl_lightning.aggregators import AnonymousMean
-from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data import Digits, OneClassPerClient
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 from lightning.fabric import Fabric
 from torch import nn

@@ -8,8 +8,6 @@ from fl_lightning import _deferred, _torchvision
 if TYPE_CHECKING:
     from fl_lightning.aggregators import Aggregator as Aggregator
     from fl_lightning.aggregators import AnonymousMean as AnonymousMean
-    from fl_lightning.averaging import ExponentialAverage as ExponentialAverage
-    from fl_lightning.calibration import Calibration as Calibration
     from fl_lightning.callbacks import ChannelFailures as ChannelFailures
     from fl_lightning.callbacks import ComputationTime as ComputationTime
     from fl_lightning.callbacks import Group as Group
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from fl_lightning.callbacks import SamplerSelection as SamplerSelection
     from fl_lightning.callbacks import StopAtTarget as StopAtTarget
     from fl_lightning.callbacks import WandbMetrics as WandbMetrics
-    from fl_lightning.cli.presets import algorithm as algorithm
+    from fl_lightning.config.presets import algorithm as algorithm
     from fl_lightning.data import CIFAR10 as CIFAR10
     from fl_lightning.data import IID as IID
     from fl_lightning.data import MNIST as MNIST
@@ -35,15 +33,17 @@ if TYPE_CHECKING:
     from fl_lightning.engine import Engine as Engine
     from fl_lightning.loop import FederatedLoop as FederatedLoop
     from fl_lightning.module import FederatedModule as FederatedModule
-    from fl_lightning.rates import CosineRate as CosineRate
-    from fl_lightning.rates import StepRate as StepRate
-    from fl_lightning.rates import TorchRate as TorchRate
     from fl_lightning.samplers import HeterogeneityAware as HeterogeneityAware
     from fl_lightning.samplers import Importance as Importance
     from fl_lightning.samplers import Sampler as Sampler
     from fl_lightning.samplers import Systematic as Systematic
     from fl_lightning.samplers import Uniform as Uniform
     from fl_lightning.samplers import WorkAware as WorkAware
+    from fl_lightning.server.averaging import ExponentialAverage as ExponentialAverage
+    from fl_lightning.server.calibration import Calibration as Calibration
+    from fl_lightning.server.rates import CosineRate as CosineRate
+    from fl_lightning.server.rates import StepRate as StepRate
+    from fl_lightning.server.rates import TorchRate as TorchRate
     from fl_lightning.solvers import SGD as SGD
     from fl_lightning.solvers import ModuleOptimizer as ModuleOptimizer
     from fl_lightning.solvers import TorchOptimizer as TorchOptimizer
@@ -56,8 +56,6 @@ _deferred.install()
 # The same names as above, for Python itself: torch and Lightning are imported when one of them is first used.
 _HOMES = {
     "aggregators": ("Aggregator", "AnonymousMean"),
-    "averaging": ("ExponentialAverage",),
-    "calibration": ("Calibration",),
     "callbacks": (
         "ChannelFailures",
         "ComputationTime",
@@ -70,7 +68,7 @@ _HOMES = {
         "StopAtTarget",
         "WandbMetrics",
     ),
-    "cli.presets": ("algorithm",),
+    "config.presets": ("algorithm",),
     "data": (
         "CIFAR10",
         "IID",
@@ -87,8 +85,8 @@ _HOMES = {
     "engine": ("Engine",),
     "loop": ("FederatedLoop",),
     "module": ("FederatedModule",),
-    "rates": ("CosineRate", "StepRate", "TorchRate"),
     "samplers": ("HeterogeneityAware", "Importance", "Sampler", "Systematic", "Uniform", "WorkAware"),
+    "server": ("Calibration", "CosineRate", "ExponentialAverage", "StepRate", "TorchRate"),
     "solvers": ("SGD", "ModuleOptimizer", "TorchOptimizer"),
 }
 __all__ = sorted(name for names in _HOMES.values() for name in names)

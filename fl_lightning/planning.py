@@ -9,13 +9,13 @@ import numpy as np
 
 from fl_lightning import theory
 from fl_lightning.aggregators import Aggregator
-from fl_lightning.calibration import Calibration
-from fl_lightning.clock.clock import Clock
-from fl_lightning.number_files import KINDS, read_numbers
-from fl_lightning.protocols import Probe, Sampling, Schedule
+from fl_lightning.parts.protocols import Probe, Sampling, Schedule
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.seeding import Purpose, forecast_round, generator
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import Solver
+from fl_lightning.system.clock import Clock
+from fl_lightning.system.number_files import KINDS, read_numbers
 from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profiles, RoundPlan, Updates, Vector
 from fl_lightning.uploads import Uploads
 

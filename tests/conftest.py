@@ -22,4 +22,4 @@ def rng() -> np.random.Generator:
 def _quiet_calibration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the warning of large steps out of tests that count warnings: small systems take large steps on purpose."""
     if "test_planning" not in request.node.nodeid:
-        monkeypatch.setattr("fl_lightning.calibration._LARGE", float("inf"))
+        monkeypatch.setattr("fl_lightning.server.calibration._LARGE", float("inf"))

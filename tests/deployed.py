@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 import yaml
 
-from fl_lightning.cli import building, configs
+from fl_lightning.config import building
+from fl_lightning.config import compose as configs
 from fl_lightning.flower.engine import Limits
 from fl_lightning.flower.server_app import Options, prepare
 from in_process_grid import InProcessGrid

@@ -2,8 +2,8 @@
 
 import sys
 
-from fl_lightning.cli import configs
 from fl_lightning.cli.main import main
+from fl_lightning.config import compose as configs
 
 ARGUMENTS = [
     *("--logger", "none", "--loop.rounds", "4", "--loop.engine.threads", "1", "--loop.batch_size", "16"),

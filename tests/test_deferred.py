@@ -6,7 +6,7 @@ import sys
 
 CODE = """
 import json, sys
-import fl_lightning.cli.building
+import fl_lightning.config.building
 from fl_lightning._deferred import StandIn
 late = ("matplotlib", "matplotlib.pyplot", "scipy.signal", "sklearn", "wandb")
 before = [name for name in late if name in sys.modules]

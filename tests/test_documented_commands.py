@@ -12,10 +12,13 @@ import pytest
 import yaml
 
 from documented import ROOT, Command, blocks, commands, options
-from fl_lightning.cli import building, catalogue, compare, configs, data, train, worker
+from fl_lightning.cli import compare, data, train
 from fl_lightning.cli import main as command_line
 from fl_lightning.cli.main import main
-from fl_lightning.cli.pool import Event
+from fl_lightning.config import building, catalogue
+from fl_lightning.config import compose as configs
+from fl_lightning.jobs import worker
+from fl_lightning.jobs.pool import Event
 from made_runs import make_comparison, make_run
 
 ELSEWHERE = {
@@ -23,7 +26,7 @@ ELSEWHERE = {
     "pytest": "these are the tests",
     "pre-commit install": "changes the repository",
     "python -m benchmarks": "takes minutes; tests/benchmarks runs its parts",
-    "python -m fl_lightning.cli.keys": "writes into the package; test_cli.py compares",
+    "python -m fl_lightning.config.keys": "writes into the package; test_cli.py compares",
     "wandb login": "needs an account",
     "wandb sync": "needs an account",
     "tensorboard --logdir": "a server that runs until it is stopped",
@@ -127,7 +130,7 @@ def run_train(arguments, monkeypatch):
 
 
 def run_compare(arguments, monkeypatch):
-    monkeypatch.setattr("fl_lightning.cli.pool.Pool", HerePool)
+    monkeypatch.setattr("fl_lightning.jobs.pool.Pool", HerePool)
     shutil.rmtree("runs")
     parser_options, overrides = compare.make_parser().parse_known_args([*arguments, "--seeds", "0:1"])
     _, jobs = compare._plan(parser_options, overrides)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from documented import DOCUMENTS
-from fl_lightning.cli import configs
+from fl_lightning.config import compose as configs
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

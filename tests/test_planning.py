@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fl_lightning.aggregators import AnonymousMean
-from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import HeterogeneitySchedule, ObservedConditions, SamplerSelection
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import Consistent, HeterogeneityAware, PowerOfChoice, Sampler
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import Conditions
 from systems import PAPER_GROUPS

@@ -10,7 +10,7 @@ import torch
 from every_algorithm import run_all
 
 from fl_lightning.callbacks.metrics_file import read_metrics
-from fl_lightning.cli import configs
+from fl_lightning.config import compose as configs
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = str(ROOT / "tests" / "every_algorithm.py")

@@ -17,7 +17,7 @@ def averaged_classes(folder: Path) -> Vector:
     import torch
     from jsonargparse import Namespace
 
-    from fl_lightning.cli import building
+    from fl_lightning.config import building
     from fl_lightning.engine.evaluation import evaluate
 
     settings = building.parse(yaml.safe_load((folder / "config.yaml").read_text()), [])

@@ -7,8 +7,8 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.channels.independent import Multiplicity, arrivals
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.checking import one_of
-from fl_lightning.parts import Channel
+from fl_lightning.parts.bases import Channel
+from fl_lightning.parts.checking import one_of
 from fl_lightning.seeding import Purpose, client_keys, generator
 from fl_lightning.types import IntVector, RoundPlan, Vector
 

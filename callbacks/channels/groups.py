@@ -6,7 +6,7 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.parts import Channel
+from fl_lightning.parts.bases import Channel
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector, RoundPlan
 

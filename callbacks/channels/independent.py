@@ -8,8 +8,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import global_seed
-from fl_lightning.checking import one_of
-from fl_lightning.parts import Channel
+from fl_lightning.parts.bases import Channel
+from fl_lightning.parts.checking import one_of
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector, RoundPlan, Vector
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.parts import Channel
+from fl_lightning.parts.bases import Channel
 from fl_lightning.types import IntVector, RoundPlan
 
 if TYPE_CHECKING:

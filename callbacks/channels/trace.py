@@ -8,8 +8,8 @@ import numpy.typing as npt
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.parts import Channel
-from fl_lightning.trace_file import NOT_A_TABLE, read_rows, whole
+from fl_lightning.parts.bases import Channel
+from fl_lightning.system.trace_file import NOT_A_TABLE, read_rows, whole
 from fl_lightning.types import IntVector, RoundPlan
 
 _ARRIVED = {"1": True, "true": True, "0": False, "false": False}

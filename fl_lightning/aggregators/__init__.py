@@ -4,6 +4,7 @@ from fl_lightning.aggregators.adaptive_controls import AdaptiveControlVariates
 from fl_lightning.aggregators.base import Aggregator
 from fl_lightning.aggregators.cafedavg import CommunicationAware
 from fl_lightning.aggregators.cafednova import CommunicationAwareNormalizedMean
+from fl_lightning.aggregators.client_rows import RowStorage
 from fl_lightning.aggregators.fedau import ParticipationIntervals
 from fl_lightning.aggregators.fedavg import AnonymousMean
 from fl_lightning.aggregators.fedawe import EchoedInnovations
@@ -24,7 +25,6 @@ from fl_lightning.aggregators.scaffold import ControlVariates
 from fl_lightning.aggregators.schemec import IncompleteWork
 from fl_lightning.aggregators.secure import SecureSum
 from fl_lightning.aggregators.server_optimizers import ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
-from fl_lightning.client_rows import RowStorage
 
 __all__ = [
     "AdaptiveControlVariates",

@@ -5,7 +5,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
-from fl_lightning.client_rows import ClientRows, RowStorage
+from fl_lightning.aggregators.client_rows import ClientRows, RowStorage
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -32,7 +32,7 @@ class AdaptiveControlVariates(Aggregator):
     Args:
         smoothing: s; a visit of s local steps counts half, the control variate so far the other half. 0 replaces it.
         decay: Share of the evidence about beta that a round keeps.
-        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
     memory = ("server_control", "client_controls", "heard", "agreement", "energy")

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fl_lightning.memory import Remembers
+from fl_lightning.parts.memory import Remembers
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 

@@ -6,7 +6,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator
-from fl_lightning.checking import one_of
+from fl_lightning.parts.checking import one_of
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 Normalize = Literal["draws", "received"]

@@ -5,7 +5,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation
-from fl_lightning.client_rows import ClientRows, RowStorage, keep_synchronised
+from fl_lightning.aggregators.client_rows import ClientRows, RowStorage, keep_synchronised
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -32,7 +32,7 @@ class EchoedInnovations(Aggregator):
         weighted: Scale the innovation by M w, so that unequal target weights are met; the original does not.
         normalize: Divide the innovation by A and multiply by the mean A of all clients, which corrects the work too.
         server_lr: eta_g, factor on the innovation.
-        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
     memory = ("models", "synchronised", "last_arrival")

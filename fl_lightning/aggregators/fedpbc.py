@@ -5,7 +5,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients
-from fl_lightning.client_rows import ClientRows, RowStorage, keep_synchronised
+from fl_lightning.aggregators.client_rows import ClientRows, RowStorage, keep_synchronised
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -27,7 +27,7 @@ class PostponedBroadcast(Aggregator):
     train. The clients' models take the size of the model for each client that was ever drawn.
 
     Args:
-        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
     memory = ("models", "synchronised")

@@ -4,7 +4,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
-from fl_lightning.client_rows import RowStorage, SummedRows
+from fl_lightning.aggregators.client_rows import RowStorage, SummedRows
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -21,7 +21,7 @@ class StaleMixture(Aggregator):
 
     Args:
         beta: How much memory counts, from 0 to 1.
-        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
     memory = ("last_updates",)

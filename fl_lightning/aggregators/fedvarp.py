@@ -13,8 +13,8 @@ from fl_lightning.aggregators.base import (
     remembered_ratio,
     weighted_sum,
 )
-from fl_lightning.checking import one_of
-from fl_lightning.client_rows import RowStorage, SummedRows
+from fl_lightning.aggregators.client_rows import RowStorage, SummedRows
+from fl_lightning.parts.checking import one_of
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 Variant = Literal["original", "paper", "importance"]
@@ -40,7 +40,7 @@ class LastKnownUpdates(Aggregator):
         variant: ``original``, ``paper`` or ``importance``.
         normalize_memory: Keep :math:`\Delta_m / A_m` instead, and multiply by the mean A of all clients. This makes
             :math:`\Omega = w`; it is a method of its own, not FedVARP.
-        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
     memory = ("last_updates", "last_accumulation")

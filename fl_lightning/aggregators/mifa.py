@@ -5,7 +5,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, remembered_ratio
-from fl_lightning.client_rows import RowStorage, SummedRows
+from fl_lightning.aggregators.client_rows import RowStorage, SummedRows
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -20,7 +20,7 @@ class MemorizedMean(Aggregator):
     takes the size of the model for each client that was ever heard.
 
     Args:
-        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
     memory = ("last_updates", "last_accumulation")

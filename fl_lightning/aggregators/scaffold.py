@@ -6,8 +6,8 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
-from fl_lightning.checking import one_of
-from fl_lightning.client_rows import ClientRows, RowStorage
+from fl_lightning.aggregators.client_rows import ClientRows, RowStorage
+from fl_lightning.parts.checking import one_of
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 Commit = Literal["ack", "always"]
@@ -28,7 +28,7 @@ class ControlVariates(Aggregator):
         commit: ``ack``: a client takes over its new control variate when its upload is acknowledged. ``always``: also
             when it was lost. The server then no longer knows the mean of the c_m and the limit is wrong; this common
             mistake is here to show it, and the reported Omega does not contain it.
-        storage: Where and how exactly the clients' vectors are kept, see :class:`fl_lightning.client_rows.RowStorage`.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
     memory = ("server_control", "client_controls")

@@ -1,7 +1,7 @@
 """Asynchronous algorithms: a round is one step of the server, made of uploads that did not wait for each other."""
 
-from fl_lightning.asynchronous.aggregator import StaleMean
-from fl_lightning.asynchronous.rates import ArrivalRates
-from fl_lightning.asynchronous.selection import AsynchronousSelection
+from fl_lightning.asynchronous.arrival_rates import ArrivalRates
+from fl_lightning.asynchronous.in_flight import AsynchronousSelection
+from fl_lightning.asynchronous.stale_mean import StaleMean
 
 __all__ = ["ArrivalRates", "AsynchronousSelection", "StaleMean"]

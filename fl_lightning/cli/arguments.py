@@ -3,8 +3,8 @@
 import argparse
 from typing import NoReturn
 
-from fl_lightning.cli.configs import ConfigError
-from fl_lightning.cli.nearest import suggestion
+from fl_lightning.config.compose import ConfigError
+from fl_lightning.config.nearest import suggestion
 
 TRUST = (
     "let configs name classes of this package too, besides fl_lightning, torch, lightning, torchmetrics and "

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.cli import configs, early, jobs
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.outcome import print_outcome
-from fl_lightning.cli.tuning import (
+from fl_lightning.config import compose as configs
+from fl_lightning.config import early
+from fl_lightning.jobs import jobs
+from fl_lightning.jobs.tuning import (
     Axis,
     add_options,
     as_overrides,
@@ -23,10 +24,11 @@ from fl_lightning.cli.tuning import (
     table,
     trials,
 )
+from fl_lightning.report.outcome import print_outcome
 
 if TYPE_CHECKING:
-    from fl_lightning.cli.pool import Pool
     from fl_lightning.cli.progress import ComparisonProgress
+    from fl_lightning.jobs.pool import Pool
 
 _EPILOG = """every other --KEY VALUE goes to all runs, as in train:  --loop.rounds 50 --logger none
 
@@ -104,7 +106,7 @@ def main(arguments: list[str]) -> int:
     project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
     if options.slurm is not None:
         return _submit(folder, planned, options, threads, project)
-    from fl_lightning.checkpointing.locking import FolderLock
+    from fl_lightning.runs.locking import FolderLock
 
     with FolderLock(folder, "a comparison"):
         failed = []
@@ -171,17 +173,17 @@ def _pool(address: str | None, num_jobs: int, threads: int, project: str) -> tup
     """Return what runs the jobs, and where that is, in words."""
     environment = {"WANDB_PROJECT": project}
     if address is None:
-        from fl_lightning.cli.pool import Pool
+        from fl_lightning.jobs.pool import Pool
 
         return Pool(num_jobs, threads, environment), ""
-    from fl_lightning.cli.ray_pool import RayPool
+    from fl_lightning.jobs.ray_pool import RayPool
 
     pool = RayPool(address, num_jobs, threads, environment)
     return pool, f" on {pool.num_nodes} node{'s' * (pool.num_nodes != 1)} of Ray"
 
 
 def _submit(folder: Path, planned: list[jobs.Job], options: argparse.Namespace, threads: int, project: str) -> int:
-    from fl_lightning.cli import slurm
+    from fl_lightning.jobs import slurm
 
     array, report = slurm.write(
         folder, planned, shlex.split(options.slurm), options.jobs, threads, {"WANDB_PROJECT": project}

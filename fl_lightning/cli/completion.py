@@ -3,8 +3,9 @@
 import argparse
 import importlib
 
-from fl_lightning.cli import catalogue, configs
 from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.config import catalogue
+from fl_lightning.config import compose as configs
 
 _SHELLS = ("bash", "zsh", "tcsh")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.configs import ConfigError
+from fl_lightning.config.compose import ConfigError
 
 _AXES = ("round", "local_steps", "computation_time", "synchronous_time", "uplink_bytes")
 _TO_TARGET = ("rounds_to_target", *(f"{axis}_to_target" for axis in _AXES[1:]))

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.cli import configs, early
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.waiting import loading
+from fl_lightning.config import compose as configs
+from fl_lightning.config import early
 
 _FETCHABLE = ("mnist", "cifar10")
 _MOST_ROWS = 50
@@ -55,7 +56,7 @@ def _show(config: str, seed: int, picture: Path, overrides: list[str], trusted: 
     from rich.console import Console
 
     with loading():
-        from fl_lightning.cli import building  # heavy: torch, lightning
+        from fl_lightning.config import building
     from fl_lightning.data import label_counts, partition_figure
     from fl_lightning.figures.style import save
 

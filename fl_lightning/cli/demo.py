@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_lightning.cli import configs, early
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.waiting import loading
+from fl_lightning.config import compose as configs
+from fl_lightning.config import early
 
 if TYPE_CHECKING:
     from fl_lightning.diagnosis.objective import Diagnosis
@@ -78,9 +79,9 @@ def main(arguments: list[str]) -> int:
 
 def _diagnosed(diagnose: Any, merged: dict[str, Any], overrides: list[str]) -> tuple[list["Diagnosis"], list[str]]:
     """Return what both would optimise, and the same in words."""
-    from fl_lightning.cli import parts
-    from fl_lightning.cli.diagnose_words import advice
+    from fl_lightning.config import algorithms as parts
     from fl_lightning.diagnosis.objective import recommend
+    from fl_lightning.diagnosis.words import advice
 
     outer, inner = parts.split_overrides(overrides)
     system, label_counts, _ = diagnose.system_of_config(merged, outer, [])
@@ -90,7 +91,7 @@ def _diagnosed(diagnose: Any, merged: dict[str, Any], overrides: list[str]) -> t
 
 def _train(name: str, rounds: int, out: Path, seed: int, overrides: list[str]) -> Curve:
     """Train one of the two, or take what is there from before."""
-    from fl_lightning.cli import building
+    from fl_lightning.config import building
 
     print(f"training {name}: {rounds} rounds", file=sys.stderr, flush=True)
     settings = [*overrides, "--loop.rounds", str(rounds), "--seed", str(seed), "--logger", "none"]

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_lightning.cli import configs, early
-from fl_lightning.cli import diagnose_words as words
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.clients import ClientTable, read_clients
-from fl_lightning.cli.names import names_given
 from fl_lightning.cli.waiting import loading, only_planning
+from fl_lightning.config import compose as configs
+from fl_lightning.config import early
+from fl_lightning.config.names import names_given
+from fl_lightning.diagnosis import words
+from fl_lightning.diagnosis.given_clients import ClientTable, read_clients
 
 if TYPE_CHECKING:
-    from fl_lightning.clock import Clock
     from fl_lightning.diagnosis.dry_run import Algorithm, System
     from fl_lightning.diagnosis.objective import Diagnosis
+    from fl_lightning.system import Clock
     from fl_lightning.types import Conditions
 
 _ROUNDS, _STATIC_ROUNDS = 96, 16
@@ -47,7 +48,7 @@ def make_parser() -> OneLineParser:
 def main(arguments: list[str]) -> int:
     """Diagnose a configuration, a table of clients, or a run that has begun."""
     if arguments and not arguments[0].startswith("-"):
-        from fl_lightning.cli import diagnose_run
+        from fl_lightning.diagnosis import finished as diagnose_run
 
         return diagnose_run.main(arguments)
     parser = make_parser()
@@ -74,9 +75,9 @@ def _diagnose(
 ) -> None:
     from rich.console import Console
 
-    from fl_lightning.cli import parts  # heavy: torch, lightning
+    from fl_lightning.config import algorithms as parts
     from fl_lightning.diagnosis.objective import recommend
-    from fl_lightning.diagnosis.picture import diagnosis_figure
+    from fl_lightning.figures.diagnosis import diagnosis_figure
     from fl_lightning.figures.style import save
 
     console = Console(width=None if sys.stdout.isatty() else words.WIDE)
@@ -114,8 +115,8 @@ def _kept(settings: Any, system: "System") -> float:
 
 
 def _system_of_csv(table: ClientTable, loop: Any) -> tuple["System", Any, list[str]]:
-    from fl_lightning.clock import Clock
     from fl_lightning.diagnosis.dry_run import System
+    from fl_lightning.system import Clock
     from fl_lightning.types import Conditions
 
     rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
@@ -128,12 +129,12 @@ def system_of_config(
     merged: dict[str, Any], overrides: list[str], trusted: list[str]
 ) -> tuple["System", Any, list[str]]:
     """Return the clients of a configuration, how many examples of each class they have if known, and notes."""
-    from fl_lightning.cli import parts
-    from fl_lightning.clock import Clock
+    from fl_lightning.config import algorithms as parts
     from fl_lightning.data.sizes import expected_sizes
     from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.engine.batches import steps_per_epoch
     from fl_lightning.planning import target_weights
+    from fl_lightning.system import Clock
 
     settings = parts.environment(merged, overrides, trusted)
     loop, notes = settings.loop, []
@@ -155,7 +156,7 @@ def system_of_config(
 
 def _clock(clock: "Clock", conditions: list["Conditions"], weights: Any, seed: int, size: float) -> "Clock":
     """Return a clock that knows the clients and the size of the model, NaN for unknown."""
-    from fl_lightning.clock import Traffic
+    from fl_lightning.system import Traffic
     from fl_lightning.types import Profiles
 
     def forecast() -> Any:
@@ -179,7 +180,7 @@ def diagnoses(
     merged: dict[str, Any], system: "System", names: list[str], overrides: list[str], trusted: list[str]
 ) -> tuple[list["Diagnosis"], list[str]]:
     """Return what is known of each algorithm, and the names of those whose objective depends on the data."""
-    from fl_lightning.cli import parts
+    from fl_lightning.config import algorithms as parts
 
     return diagnosed(parts.algorithms(merged, names, overrides, trusted), system)
 

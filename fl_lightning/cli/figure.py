@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_lightning.cli import configs
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.names import names_given
 from fl_lightning.cli.waiting import loading
+from fl_lightning.config import compose as configs
+from fl_lightning.config.names import names_given
 
 if TYPE_CHECKING:
     from fl_lightning.figures.simulation import Curves, Plateau, Variant
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
     if options.algorithm is not None:
         names_given(options.algorithm)
     with loading():
-        import fl_lightning.cli.parts  # noqa: F401  heavy: torch, lightning
+        import fl_lightning.config.algorithms  # noqa: F401  heavy: torch, lightning
     variants = make_variants(scenario, options.algorithm, options.trust)
     _draw(options.name, scenario, variants, seeds, rounds, Path(options.out))
     return 0
@@ -145,7 +145,7 @@ def make_variants(scenario: Scenario, algorithm: str | None = None, trusted: Seq
         trusted: Packages whose classes the file may name besides the known ones.
     """
     from fl_lightning import theory
-    from fl_lightning.cli import parts
+    from fl_lightning.config import algorithms as parts
     from fl_lightning.figures.simulation import Variant
 
     environment = _environment(scenario.schedule).loop
@@ -175,7 +175,7 @@ def make_variants(scenario: Scenario, algorithm: str | None = None, trusted: Seq
 
 def _variant_of(name: str, environment: Any, trusted: Sequence[str]) -> "Variant":
     """Return the curve of an algorithm by its name or file."""
-    from fl_lightning.cli import parts
+    from fl_lightning.config import algorithms as parts
     from fl_lightning.figures.simulation import Variant
 
     names = names_given(name)
@@ -221,7 +221,7 @@ def _refuse_memory(variant: "Variant") -> None:
 
 
 def _environment(schedule: dict[str, Any]) -> Any:
-    from fl_lightning.cli import parts
+    from fl_lightning.config import algorithms as parts
 
     merged = configs.compose(["toy.yaml"])
     merged["loop"]["schedule"]["init_args"] = schedule

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
-from fl_lightning.cli.interruption import Interrupted
-from fl_lightning.cli.nearest import suggestion
-from fl_lightning.cli.starting import watch_parent
+from fl_lightning.config.nearest import suggestion
+from fl_lightning.config.starting import watch_parent
 from fl_lightning.output import forgiving_output
+from fl_lightning.runs.interruption import Interrupted
 
 COMMANDS = {
     "train": "train a federation:  fl-lightning train --config mnist_fedacs.yaml",

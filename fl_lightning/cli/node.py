@@ -4,9 +4,9 @@ import argparse
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from fl_lightning.cli import configs
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.configs import ConfigError
+from fl_lightning.config import compose as configs
+from fl_lightning.config.compose import ConfigError
 from fl_lightning.flower.node import read_node
 from fl_lightning.flower.supernode import serve
 

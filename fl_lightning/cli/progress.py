@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fl_lightning.cli.pool import Event
+from fl_lightning.jobs.pool import Event
 
 
 class ComparisonProgress:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.configs import ConfigError
+from fl_lightning.config.compose import ConfigError
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -31,7 +31,8 @@ def main(arguments: list[str]) -> int:
     """Read the runs, say what is left out, and write the report."""
     options = make_parser().parse_args(arguments)
     targets = _targets(options.targets)
-    from fl_lightning.report import comparison, loading, writing
+    from fl_lightning.report import comparison, writing
+    from fl_lightning.runs import reading as loading
 
     folders = [Path(name) for name in options.runs]
     runs, problems = loading.load_all(folders)

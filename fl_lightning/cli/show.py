@@ -1,10 +1,11 @@
 """``fl-lightning show``: the parts that can stand in a config, with their arguments."""
 
-from fl_lightning.cli import catalogue, configs
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.catalogue import Argument, Catalogue, Part
 from fl_lightning.cli.layout import listed, width
-from fl_lightning.cli.nearest import suggestion
+from fl_lightning.config import catalogue
+from fl_lightning.config import compose as configs
+from fl_lightning.config.catalogue import Argument, Catalogue, Part
+from fl_lightning.config.nearest import suggestion
 
 
 def make_parser() -> OneLineParser:

@@ -4,9 +4,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.cli import catalogue, configs, early, folders
 from fl_lightning.cli.layout import listed, width, wrapped
 from fl_lightning.cli.waiting import loading
+from fl_lightning.config import catalogue, early
+from fl_lightning.config import compose as configs
+from fl_lightning.runs import naming as folders
 
 
 def _help() -> str:
@@ -90,7 +92,7 @@ def main(arguments: list[str]) -> int:
     merged = configs.compose(names)
     early.check(merged, rest, trusted, ("config", "trust", "resume", "print_config", "help"))
     with loading():
-        from fl_lightning.cli import building  # heavy: torch, lightning
+        from fl_lightning.config import building
 
     settings = building.parse(merged, rest, trusted)
     if printing:
@@ -105,8 +107,8 @@ def _choose_folder(
     building: Any, settings: Any, merged: dict[str, Any], overrides: list[str], names: list[str], resume: str
 ) -> None:
     """Give a run without ``--run_dir`` a folder of its own."""
-    from fl_lightning.cli.differing import apart
-    from fl_lightning.cli.resuming import folder_of
+    from fl_lightning.runs.differing import apart
+    from fl_lightning.runs.resuming import folder_of
 
     given = folder_of(resume, settings.run_dir)
     if given is not None:
@@ -120,7 +122,7 @@ def _choose_folder(
 
 def _run(building: Any, settings: Any, names: list[str], resume: str) -> int:
     from fl_lightning.cli.closing import closing_lines
-    from fl_lightning.cli.interruption import interruptible
+    from fl_lightning.runs.interruption import interruptible
 
     run = building.build(settings, configs.run_name(names))
     with interruptible(run) as interruption:

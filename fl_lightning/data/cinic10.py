@@ -13,7 +13,7 @@ from fl_lightning.data.cifar10 import CLASS_NAMES
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.data.fetching import workspace
 from fl_lightning.data.images import Images, image_federation, read_images, save_images
-from fl_lightning.parts import DataSource, Partition
+from fl_lightning.parts.bases import DataSource, Partition
 
 _STORED = "cinic10.pt"
 _SPLITS = ("train", "test")

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Subset, TensorDataset
 
-from fl_lightning.parts import Partition
+from fl_lightning.parts.bases import Partition
 from fl_lightning.types import IntVector
 
 # A key of the examples (or a position, where they are tuples), a function of an example, or the values themselves.

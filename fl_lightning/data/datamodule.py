@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from fl_lightning.data.columns import Column, split_dataset
 from fl_lightning.data.federation import DatasetFederation
-from fl_lightning.parts import DataSource, Partition
+from fl_lightning.parts.bases import DataSource, Partition
 from fl_lightning.seeding import Purpose, generator
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.data.images import split
-from fl_lightning.parts import DataSource, Partition
+from fl_lightning.parts.bases import DataSource, Partition
 
 _CLASS_SIZES = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fl_lightning.data.federation import TensorFederation
-from fl_lightning.parts import DataSource
+from fl_lightning.parts.bases import DataSource
 from fl_lightning.uploads.attacks import attackers
 
 

@@ -11,8 +11,8 @@ from torch.utils.data import Subset
 from fl_lightning.data.columns import split_dataset
 from fl_lightning.data.datamodule import FromDataModule
 from fl_lightning.data.federation import DatasetFederation
-from fl_lightning.parts import Partition
-from fl_lightning.protocols import Federation
+from fl_lightning.parts.bases import Partition
+from fl_lightning.parts.protocols import Federation
 from fl_lightning.seeding import Purpose, generator
 
 _LOG = logging.getLogger("fl_lightning")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fl_lightning.data.federation import TensorFederation
-from fl_lightning.protocols import Federation
+from fl_lightning.parts.protocols import Federation
 from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector
 

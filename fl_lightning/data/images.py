@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from fl_lightning.data.federation import TensorFederation
-from fl_lightning.parts import Partition
+from fl_lightning.parts.bases import Partition
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector
 

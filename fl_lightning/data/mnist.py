@@ -20,7 +20,7 @@ from fl_lightning.data.fetching import (
     workspace,
 )
 from fl_lightning.data.images import Images, image_federation
-from fl_lightning.parts import DataSource, Partition
+from fl_lightning.parts.bases import DataSource, Partition
 
 _MD5 = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from fl_lightning.checking import one_of
-from fl_lightning.parts import Partition
+from fl_lightning.parts.bases import Partition
+from fl_lightning.parts.checking import one_of
 from fl_lightning.types import IntVector, Vector
 
 _MAX_DRAWS = 500

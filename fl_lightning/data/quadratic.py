@@ -6,7 +6,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.data.federation import TensorFederation
-from fl_lightning.parts import DataSource
+from fl_lightning.parts.bases import DataSource
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import RoundPlan, Vector
 

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import ConcatDataset, Subset
 
 from fl_lightning.data.federation import DatasetFederation, TensorFederation
-from fl_lightning.parts import DataSource
+from fl_lightning.parts.bases import DataSource
 from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector
 

@@ -14,13 +14,13 @@ import torch
 
 from fl_lightning import theory
 from fl_lightning.aggregators import Aggregator
-from fl_lightning.calibration import Calibration
-from fl_lightning.clock import Clock
 from fl_lightning.diagnosis.objective import TypicalRound
+from fl_lightning.parts.protocols import Channel
 from fl_lightning.planning import Planner, StepLimit
-from fl_lightning.protocols import Channel
 from fl_lightning.samplers import Sampler, WithReplacement
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import Solver
+from fl_lightning.system import Clock
 from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads import Uploads
 
@@ -32,7 +32,7 @@ _WORLD_ROUNDS, _WORLD_CLIENTS = 16, 200
 class Algorithm:
     """The parts that make an algorithm."""
 
-    sampling: Any  # a fl_lightning.protocols.Sampling around a sampler
+    sampling: Any  # a fl_lightning.parts.protocols.Sampling around a sampler
     aggregator: Aggregator
     solver: Solver
     calibration: Calibration

@@ -1,6 +1,8 @@
-"""How a cohort is trained fast: one class per way of training, behind :class:`fl_lightning.protocols.Trains`."""
+"""How a cohort is trained fast: one class per way of training, behind :class:`fl_lightning.parts.protocols.Trains`."""
 
+from fl_lightning.engine.client_evaluation import ClientEvaluation
 from fl_lightning.engine.engine import Engine
+from fl_lightning.engine.faults import FaultPolicy
 from fl_lightning.engine.replay import Replayed
 
-__all__ = ["Engine", "Replayed"]
+__all__ = ["ClientEvaluation", "Engine", "FaultPolicy", "Replayed"]

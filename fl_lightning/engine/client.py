@@ -11,7 +11,7 @@ from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.loss import differentiable_loss, training_loss
 from fl_lightning.engine.stand_in import attached
 from fl_lightning.engine.streams import seed_streams
-from fl_lightning.protocols import LocalWork
+from fl_lightning.parts.protocols import LocalWork
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import LocalSteps, Solver
 from fl_lightning.types import ModelState

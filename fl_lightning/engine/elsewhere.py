@@ -1,6 +1,6 @@
 """What an engine shares that lets others train: the model is evaluated here, by an engine that it has for this."""
 
-from fl_lightning.protocols import Engine
+from fl_lightning.parts.protocols import Engine
 from fl_lightning.types import ModelState, Vector
 
 

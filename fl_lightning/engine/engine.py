@@ -28,7 +28,7 @@ from fl_lightning.engine.stacked import Stacked, StackTrainer
 from fl_lightning.engine.stand_in import attached
 from fl_lightning.engine.streams import kept_streams, positions, seed_streams
 from fl_lightning.engine.threads import SideBySide, num_side_by_side
-from fl_lightning.protocols import Federation, LocalWork, Trains
+from fl_lightning.parts.protocols import Federation, LocalWork, Trains
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import ModuleOptimizer, Solver
 from fl_lightning.types import IntVector, ModelState, Updates, Vector

@@ -9,7 +9,7 @@ from typing_extensions import override
 from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.hooks import overrides
 from fl_lightning.engine.loss import loss_of, training_output
-from fl_lightning.protocols import LocalWork
+from fl_lightning.parts.protocols import LocalWork
 from fl_lightning.solvers import SGD, LocalSteps
 
 

@@ -11,7 +11,7 @@ from fl_lightning.engine.cpu import tuned
 from fl_lightning.engine.evaluation import silent_logs
 from fl_lightning.engine.streams import kept_streams
 from fl_lightning.engine.tasks import AskingGradient, AskingLoss, Training, empty_updates
-from fl_lightning.protocols import LocalWork
+from fl_lightning.parts.protocols import LocalWork
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
 Task = Callable[[ClientTrainer, int], None]

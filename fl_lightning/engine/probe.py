@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fl_lightning.protocols import LocalWork, Trains
+from fl_lightning.parts.protocols import LocalWork, Trains
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from lightning.fabric import Fabric
 
-from fl_lightning.protocols import LocalWork, Trains
+from fl_lightning.parts.protocols import LocalWork, Trains
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
 

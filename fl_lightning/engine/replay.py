@@ -10,11 +10,11 @@ import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
-from fl_lightning.deliveries import Delivery, read_deliveries
 from fl_lightning.engine.elsewhere import TrainsElsewhere
 from fl_lightning.engine.engine import Engine
-from fl_lightning.protocols import Federation, LocalWork
+from fl_lightning.parts.protocols import Federation, LocalWork
 from fl_lightning.solvers import Solver
+from fl_lightning.system.deliveries import Delivery, read_deliveries
 from fl_lightning.types import BoolVector, IntVector, ModelState, Updates, Vector
 
 

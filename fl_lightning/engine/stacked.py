@@ -17,7 +17,7 @@ from fl_lightning.engine.loss import training_loss
 from fl_lightning.engine.stand_in import attached
 from fl_lightning.engine.tasks import Training, empty_updates
 from fl_lightning.engine.threads import SideBySide
-from fl_lightning.protocols import LocalWork, global_weights, no_shift
+from fl_lightning.parts.protocols import LocalWork, global_weights, no_shift
 from fl_lightning.solvers import Solver
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 

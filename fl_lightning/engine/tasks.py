@@ -7,7 +7,7 @@ import torch
 
 from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.errors import naming_client
-from fl_lightning.protocols import LocalWork
+from fl_lightning.parts.protocols import LocalWork
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
 

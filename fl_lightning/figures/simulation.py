@@ -14,8 +14,8 @@ import numpy as np
 
 from fl_lightning import theory
 from fl_lightning.diagnosis.dry_run import Algorithm
+from fl_lightning.parts.protocols import Channel, Schedule
 from fl_lightning.planning import Planner
-from fl_lightning.protocols import Channel, Schedule
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.solvers import SGD, Solver
 from fl_lightning.types import Cohort, Conditions, IntVector, RoundPlan, Vector

@@ -12,16 +12,16 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from lightning.fabric import Fabric
 
-from fl_lightning.cli.configs import ConfigError
+from fl_lightning.config.compose import ConfigError
 from fl_lightning.data.held_out import HeldOut
 from fl_lightning.engine import Engine
 from fl_lightning.flower import records, secure_client
 from fl_lightning.flower.federation import OwnData
 from fl_lightning.flower.node import Node, read_node
 from fl_lightning.flower.task import parser, read_task
-from fl_lightning.protocols import LocalWork
+from fl_lightning.parts.protocols import LocalWork
 from fl_lightning.seeding import Purpose, client_seed
-from fl_lightning.solver_names import as_solver
+from fl_lightning.solvers.names import as_solver
 from fl_lightning.types import ModelState, Updates
 
 _LOG = logging.getLogger("fl_lightning")

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from fl_lightning.aggregators.secure import sum_of
-from fl_lightning.cli.configs import ConfigError
+from fl_lightning.config.compose import ConfigError
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop

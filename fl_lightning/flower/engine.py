@@ -11,7 +11,6 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from typing_extensions import override
 
-from fl_lightning.deliveries import Delivery
 from fl_lightning.engine.elsewhere import TrainsElsewhere
 from fl_lightning.flower.questions import Content, Questions
 from fl_lightning.flower.records import (
@@ -26,9 +25,10 @@ from fl_lightning.flower.records import (
 )
 from fl_lightning.flower.secure_server import SecureTraining
 from fl_lightning.flower.task import Task
-from fl_lightning.memory import Remembers
-from fl_lightning.protocols import Engine, Federation, LocalWork
+from fl_lightning.parts.memory import Remembers
+from fl_lightning.parts.protocols import Engine, Federation, LocalWork
 from fl_lightning.solvers import Solver
+from fl_lightning.system.deliveries import Delivery
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
 

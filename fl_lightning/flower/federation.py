@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from fl_lightning.flower.roster import Roster
-from fl_lightning.parts import DataSource
-from fl_lightning.protocols import Federation
+from fl_lightning.parts.bases import DataSource
+from fl_lightning.parts.protocols import Federation
 from fl_lightning.types import IntVector, RoundPlan
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fl_lightning.checking import one_of
-from fl_lightning.cli import configs
-from fl_lightning.cli.configs import ConfigError
+from fl_lightning.config import compose as configs
+from fl_lightning.config.compose import ConfigError
+from fl_lightning.parts.checking import one_of
 
 if TYPE_CHECKING:
     from fl_lightning.flower.federation import OwnData
@@ -45,7 +45,7 @@ class Node:
 
     def data(self) -> "OwnData":
         """Load this client's data."""
-        from fl_lightning.cli import building  # heavy: torch, lightning
+        from fl_lightning.config import building
         from fl_lightning.flower.federation import OwnData
 
         merged = _merged(self.config)

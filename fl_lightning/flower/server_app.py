@@ -11,9 +11,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fl_lightning.aggregators.secure import sum_of
 from fl_lightning.callbacks import DeliveryRecorder, RoundCheckpoint
-from fl_lightning.cli import building, configs
-from fl_lightning.cli.configs import ConfigError
-from fl_lightning.client_evaluation import ClientEvaluation
+from fl_lightning.config import building
+from fl_lightning.config import compose as configs
+from fl_lightning.config.compose import ConfigError
+from fl_lightning.engine.client_evaluation import ClientEvaluation
 from fl_lightning.flower.deployable import check_deployable
 from fl_lightning.flower.engine import FlowerEngine, Limits
 from fl_lightning.flower.federation import NodesData

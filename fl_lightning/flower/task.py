@@ -11,8 +11,8 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import LightningModule
 
-from fl_lightning.cli.configs import ConfigError
-from fl_lightning.cli.parsing import add_loop_arguments, parse_config
+from fl_lightning.config.compose import ConfigError
+from fl_lightning.config.parsing import add_loop_arguments, parse_config
 from fl_lightning.loop import FederatedLoop
 
 _LOOP = ("solver", "batch_size", "lr")

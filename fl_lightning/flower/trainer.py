@@ -16,7 +16,7 @@ from flwr.supercore.superexec import run_superexec as superexec
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supernode.runtime import run_clientapp as clientapp
 
-from fl_lightning.cli.allow_list import limit_imports
+from fl_lightning.config.allow_list import limit_imports
 from fl_lightning.flower.client_app import app, data_of
 from fl_lightning.flower.node import read_node
 from fl_lightning.flower.task import parser

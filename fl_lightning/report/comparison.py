@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fl_lightning.report import statistics
-from fl_lightning.report.loading import Run
 from fl_lightning.report.statistics import Band, Cost, Paired, Spread, Vector
+from fl_lightning.runs.reading import Run
 
 AXES = {"round": "rounds", "local_steps": "local steps", "computation_time": "simulated computation time (s)"}
 COSTS = {

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from fl_lightning.report import sections, tables
 from fl_lightning.report.comparison import Comparison, Entry
-from fl_lightning.report.loading import Problem
 from fl_lightning.report.rendering import asset, render
+from fl_lightning.runs.reading import Problem
 
 _COLOURS = 8
 _MANY = 8  # algorithms, beyond which only the best few and the reference are drawn at first

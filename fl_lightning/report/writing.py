@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fl_lightning.report.comparison import Comparison
-from fl_lightning.report.loading import Problem
 from fl_lightning.report.page import page
 from fl_lightning.report.tables import all_tables
+from fl_lightning.runs.reading import Problem
 
 
 def write(comparison: Comparison, problems: Sequence[Problem], out: Path, figures: bool = True) -> list[Path]:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fl_lightning.memory import Remembers
-from fl_lightning.protocols import Forecast, Probe
+from fl_lightning.parts.memory import Remembers
+from fl_lightning.parts.protocols import Forecast, Probe
 from fl_lightning.samplers.drawing import Drawing, WithReplacement
 from fl_lightning.types import IntVector, Profiles, RoundResult, Scope, Vector
 

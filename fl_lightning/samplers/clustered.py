@@ -5,7 +5,7 @@ from typing_extensions import override
 
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.bins import Bins, similarity_bins, size_bins
-from fl_lightning.samplers.memory import LastUpdates, angles, delivered_gradients
+from fl_lightning.samplers.learned import LastUpdates, angles, delivered_gradients
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
 _ALL_PAIRS = 2_000  # clients up to which those never heard are compared as well

@@ -4,9 +4,9 @@ import numpy as np
 from typing_extensions import override
 
 from fl_lightning import theory
-from fl_lightning.protocols import Forecast, Probe
+from fl_lightning.parts.protocols import Forecast, Probe
 from fl_lightning.samplers.base import Sampler
-from fl_lightning.samplers.memory import LastNorms
+from fl_lightning.samplers.learned import LastNorms
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
 

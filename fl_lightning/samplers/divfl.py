@@ -5,11 +5,11 @@ from typing import Literal
 import numpy as np
 from typing_extensions import override
 
-from fl_lightning.checking import one_of
-from fl_lightning.protocols import Probe
+from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.protocols import Probe
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
 from fl_lightning.samplers.drawing import Certain
-from fl_lightning.samplers.memory import LastUpdates, delivered_gradients, distances
+from fl_lightning.samplers.learned import LastUpdates, delivered_gradients, distances
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
 Weights = Literal["cluster", "samples"]

@@ -4,7 +4,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from fl_lightning.checking import one_of
+from fl_lightning.parts.checking import one_of
 from fl_lightning.theory.privacy import binomial_probabilities
 from fl_lightning.types import IntVector, Vector
 

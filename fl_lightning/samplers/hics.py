@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.bins import cut_tree, similarity_bins, ward_tree
-from fl_lightning.samplers.memory import LastUpdates, angles, delivered_gradients
+from fl_lightning.samplers.learned import LastUpdates, angles, delivered_gradients
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
 _PUBLISHED_ROUNDS = 500

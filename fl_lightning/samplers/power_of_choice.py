@@ -3,7 +3,7 @@
 import numpy as np
 from typing_extensions import override
 
-from fl_lightning.protocols import Probe
+from fl_lightning.parts.protocols import Probe
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.drawing import Certain
 from fl_lightning.types import IntVector, Profiles, Vector

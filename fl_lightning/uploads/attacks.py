@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from typing_extensions import override
 
-from fl_lightning.checking import one_of
+from fl_lightning.parts.checking import one_of
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector, RoundPlan, Updates
 from fl_lightning.uploads.base import Upload

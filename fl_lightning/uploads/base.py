@@ -2,7 +2,7 @@
 
 import torch
 
-from fl_lightning.memory import Remembers
+from fl_lightning.parts.memory import Remembers
 from fl_lightning.types import Profiles, RoundPlan, Updates, Vector
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fl_lightning.memory import start_anew
+from fl_lightning.parts.memory import start_anew
 from fl_lightning.types import Profiles, RoundPlan, Updates, Vector
 from fl_lightning.uploads.base import Upload
 

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.accounting import Accountant, accounting_library, noise_for, round_divergences, thinned
-from fl_lightning.checking import one_of
-from fl_lightning.hidden import check_unprotected
+from fl_lightning.parts.checking import one_of
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.theory import privacy
 from fl_lightning.types import IntVector, RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.uploads.accounting import Accountant, accounting_library, noise_for, round_divergences, thinned
 from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.clipping import Clip
+from fl_lightning.uploads.hidden import check_unprotected
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
@@ -213,7 +213,7 @@ def drawing_of(sampling: Any) -> Any:
         ValueError: If it does not: then nothing is known about a client's share in a round.
     """
     from fl_lightning.samplers import Sampler
-    from fl_lightning.selection import Selection  # which imports the uploads by way of the planner
+    from fl_lightning.samplers.selection import Selection  # which imports the uploads by way of the planner
 
     drawing: Any = sampling
     if isinstance(sampling, Selection) and type(sampling).configure_cohort is Selection.configure_cohort:

@@ -28,7 +28,7 @@ from fl_lightning.aggregators import (
     ServerYogi,
     StaleMixture,
 )
-from fl_lightning.calibration import Calibration
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.types import Cohort, Profiles
 from reference import aggregation as reference
 from reference.made_rounds import EMPTY_ROUNDS, D, K, M, made_rounds, played, trajectory

@@ -7,9 +7,9 @@ from test_omega_table import SYSTEMS, TOLERANCE
 
 from fl_lightning.asynchronous import ArrivalRates, AsynchronousSelection, StaleMean
 from fl_lightning.callbacks import ChannelFailures, ComputationTime
-from fl_lightning.checkpointing.snapshot import snapshot
-from fl_lightning.clock import Clock, OnOff, Share
+from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance
+from fl_lightning.system import Clock, OnOff, Share
 from fl_lightning.types import Profiles, Updates
 from systems import gaussian_federation, linear_module, made_plan, small_loop
 

@@ -14,12 +14,12 @@ from fl_lightning.aggregators import (
     PostponedBroadcast,
     ServerMomentum,
 )
-from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import Observed, ObservedConditions, SamplerSelection
-from fl_lightning.checkpointing.snapshot import snapshot
 from fl_lightning.engine import Engine
+from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware, Importance, NormProportional
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import RoundResult, Updates
 from systems import gaussian_federation, linear_module, small_loop

@@ -10,9 +10,9 @@ from importlib import import_module
 import pytest
 import yaml
 
-from fl_lightning import safe_yaml
-from fl_lightning.cli import allow_list
 from fl_lightning.cli.main import main
+from fl_lightning.config import allow_list
+from fl_lightning.runs import safe_yaml
 
 QUICK = ["--logger", "none", "--loop.rounds", "1"]
 

@@ -13,8 +13,9 @@ import torch
 import yaml
 
 from fl_lightning.callbacks.recorder import COLUMNS, read_metrics
-from fl_lightning.cli import catalogue, configs, keys
 from fl_lightning.cli.main import main
+from fl_lightning.config import catalogue, keys
+from fl_lightning.config import compose as configs
 from fl_lightning.module import FederatedModule
 from fl_lightning.networks import DigitsNet
 
@@ -30,7 +31,7 @@ def test_the_catalogue_of_keys_and_parts_is_that_of_the_parser():
     found = keys.make_catalogue()
     assert {"seed", "logger", "loop.schedule", "loop.callbacks", "checkpoint.keep"} <= {key.name for key in found.keys}
     text = catalogue.FILE.read_text(encoding="utf-8")
-    assert found.to_json() == text, "run python -m fl_lightning.cli.keys and commit what it writes"
+    assert found.to_json() == text, "run python -m fl_lightning.config.keys and commit what it writes"
     assert catalogue.from_json(text) == found
 
 
@@ -99,7 +100,7 @@ def test_the_stored_config_reproduces_the_run(tmp_path):
 
 @pytest.mark.parametrize("algorithm", configs.names("algorithms"))
 def test_every_config_loads(algorithm):
-    from fl_lightning.cli import building
+    from fl_lightning.config import building
 
     for data in configs.names("data"):
         settings = building.parse(configs.compose([f"{data}_{algorithm}.yaml"]), [])

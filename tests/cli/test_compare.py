@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fl_lightning.checkpointing.locking import FolderLock
-from fl_lightning.cli import compare, configs, jobs
+from fl_lightning.cli import compare
 from fl_lightning.cli.main import main
+from fl_lightning.config import compose as configs
+from fl_lightning.jobs import jobs
+from fl_lightning.runs.locking import FolderLock
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = {"wall_time", "training_seconds"}

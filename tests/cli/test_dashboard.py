@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from fl_lightning.cli import configs, dashboard
+from fl_lightning.cli import dashboard
+from fl_lightning.config import compose as configs
 
 workspaces = pytest.importorskip("wandb_workspaces.workspaces", reason="the extra `dashboard` is not installed")
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 import yaml
 
-from fl_lightning.cli import configs
 from fl_lightning.cli.main import main
+from fl_lightning.config import compose as configs
 from fl_lightning.flower.supernode import commands, node_config
 
 if sys.version_info >= (3, 11):

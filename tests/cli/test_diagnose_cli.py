@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from fl_lightning.cli.clients import read_clients
 from fl_lightning.cli.main import main
-from fl_lightning.cli.parts import split_overrides, without_algorithm
+from fl_lightning.config.algorithms import split_overrides, without_algorithm
+from fl_lightning.diagnosis.given_clients import read_clients
 
 
 @pytest.fixture

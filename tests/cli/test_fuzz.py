@@ -10,7 +10,7 @@ import yaml
 from fuzzing import CANARY, amounts, fuzz, tried, world
 from hypothesis import strategies as st
 
-from fl_lightning.cli import configs
+from fl_lightning.config import compose as configs
 
 __all__ = ["world"]  # a fixture
 

@@ -9,9 +9,10 @@ import sys
 import pytest
 from rich.console import Console
 
-from fl_lightning.cli import catalogue, completion, data
+from fl_lightning.cli import completion, data
 from fl_lightning.cli.main import COMMANDS, main
 from fl_lightning.cli.waiting import loading, only_planning
+from fl_lightning.config import catalogue
 
 
 def test_bare_prints_help(capsys):

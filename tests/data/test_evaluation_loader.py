@@ -5,10 +5,10 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from fl_lightning.averaging import NoAverage
 from fl_lightning.data import IID, DatasetFederation, FromDataModule
 from fl_lightning.engine import Engine
 from fl_lightning.module import FederatedModule
+from fl_lightning.server.averaging import NoAverage
 from systems import gaussian_federation, small_loop
 
 

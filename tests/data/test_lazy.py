@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from fl_lightning.aggregators import AnonymousMean
-from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data import LazyFederation
 from fl_lightning.data.cache import ClientCache
 from fl_lightning.engine import Engine
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import ClusteredBySimilarity, HeterogeneityAware, Sampler, Uniform
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 from systems import PAPER_GROUPS, gaussian_federation, linear_module, small_loop
 

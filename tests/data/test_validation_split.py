@@ -14,7 +14,7 @@ from fl_lightning.data import (
     ValidationSplit,
     label_counts,
 )
-from fl_lightning.parts import DataSource
+from fl_lightning.parts.bases import DataSource
 
 
 def rows(images):

@@ -14,15 +14,16 @@ from fl_lightning.aggregators import (
     NormalizedMean,
     SecureSum,
 )
-from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
-from fl_lightning.cli import configs, parts
-from fl_lightning.clock import Clock, Traffic
+from fl_lightning.config import algorithms as parts
+from fl_lightning.config import compose as configs
 from fl_lightning.diagnosis.dry_run import Algorithm, System, dry_run, planner, typical_rounds
 from fl_lightning.diagnosis.needs import needs_of
 from fl_lightning.diagnosis.objective import diagnose
 from fl_lightning.samplers import HeterogeneityAware, Importance, NormProportional, PowerOfChoice, Sampler
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
+from fl_lightning.system import Clock, Traffic
 from fl_lightning.types import Conditions
 
 T = np.array([1, 3, 5, 10, 20, 30])

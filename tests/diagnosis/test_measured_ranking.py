@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks.reproduction import measures, runs
-from fl_lightning.cli import configs, diagnose
+from fl_lightning.cli import diagnose
+from fl_lightning.config import compose as configs
 from fl_lightning.diagnosis.objective import recommend
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

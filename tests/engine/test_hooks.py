@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning.averaging import NoAverage
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data.federation import DatasetFederation, TensorFederation
 from fl_lightning.engine import Engine
@@ -19,6 +18,7 @@ from fl_lightning.engine.hooks import all_hooks, uncalled_hooks
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import FederatedModule
 from fl_lightning.samplers import FullParticipation
+from fl_lightning.server.averaging import NoAverage
 from fl_lightning.solvers import SGD, ModuleOptimizer
 
 STEPS, EXAMPLES = 4, 24

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset, default_collate
 
-from fl_lightning.checkpointing.snapshot import snapshot
 from fl_lightning.data.federation import DatasetFederation
 from fl_lightning.engine import Engine
+from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.module import FederatedModule
 from systems import gaussian_federation, linear_module, small_loop
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
-from fl_lightning.checkpointing.snapshot import snapshot
-from fl_lightning.checkpointing.storage import encode, read_checkpoint, write_checkpoint
 from fl_lightning.engine import Engine
+from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.module import FederatedModule
+from fl_lightning.runs.storage import encode, read_checkpoint, write_checkpoint
 from systems import gaussian_federation, small_loop
 
 

@@ -5,7 +5,6 @@ import pytest
 
 from fl_lightning import theory
 from fl_lightning.aggregators import AnonymousMean, CommunicationAware
-from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.callbacks.schedule import Group, Ramp
 from fl_lightning.data import Quadratic
@@ -14,6 +13,7 @@ from fl_lightning.figures.simulation import Variant, predict, simulate
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import QuadraticModule
 from fl_lightning.samplers import HeterogeneityAware, Importance, Systematic
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 
 STATIC = HeterogeneitySchedule(num_steps=Ramp(1, 30), failure_rates=Ramp(0.01, 0.3))

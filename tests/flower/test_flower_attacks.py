@@ -13,7 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from deployed import OBSERVED, config, deployed, made_grid, node_file, weights
-from fl_lightning.cli.configs import ConfigError
+from fl_lightning.config.compose import ConfigError
 from fl_lightning.flower.client_app import app
 from fl_lightning.flower.node import read_node
 from fl_lightning.flower.records import TRAIN, packed

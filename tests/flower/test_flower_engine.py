@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from deployed import OBSERVED, config, deployed, made_grid, simulated, weights
-from fl_lightning.cli import configs
+from fl_lightning.config import compose as configs
 from fl_lightning.flower.records import EVALUATE, WHO
 
 IN_CI = ("fedacs", "scaffold", "fedstale", "powerofchoice", "os")

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from fl_lightning.cli import configs
 from fl_lightning.cli.main import main
+from fl_lightning.config import compose as configs
 
 STORED = Path(__file__).with_name("digests.json")
 MEASURED = {"wall_time", "training_seconds"}  # columns that hold real seconds

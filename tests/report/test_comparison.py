@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import yaml
 
-from fl_lightning.report import comparison, loading, page, tables
+from fl_lightning.report import comparison, page, tables
+from fl_lightning.runs import reading as loading
 from made_runs import make_comparison, make_run
 
 

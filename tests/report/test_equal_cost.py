@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fl_lightning.cli.configs import ConfigError
-from fl_lightning.cli.jobs import parse_budget
-from fl_lightning.report import loading
+from fl_lightning.config.compose import ConfigError
+from fl_lightning.jobs.jobs import parse_budget
 from fl_lightning.report.comparison import compare
 from fl_lightning.report.page import page
 from fl_lightning.report.tables import equal_cost_table
+from fl_lightning.runs import reading as loading
 from made_runs import make_run, write_table
 
 

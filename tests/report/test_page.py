@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_lightning.cli import configs, report
-from fl_lightning.report import comparison, loading, page, scales
+from fl_lightning.cli import report
+from fl_lightning.config import compose as configs
+from fl_lightning.report import comparison, page, scales
 from fl_lightning.report.figures import curve_figure
+from fl_lightning.runs import reading as loading
 from made_runs import make_comparison, make_run
 
 VOID = {"meta", "link", "br"}

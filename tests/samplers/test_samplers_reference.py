@@ -11,13 +11,13 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from fl_lightning import samplers
-from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
-from fl_lightning.checkpointing.snapshot import snapshot
 from fl_lightning.data.quadratic import QuadraticFederation
 from fl_lightning.loop import FederatedLoop
+from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.module import QuadraticModule
 from fl_lightning.seeding import Purpose, generator
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import Profiles
 

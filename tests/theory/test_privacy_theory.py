@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld, rdp
 
-from fl_lightning.accounting import noise_for, round_divergences, without_tail, worst_epsilon
 from fl_lightning.samplers import Independent, Systematic, WithoutReplacement, WithReplacement
 from fl_lightning.theory import privacy
 from fl_lightning.types import Cohort
+from fl_lightning.uploads.accounting import noise_for, round_divergences, without_tail, worst_epsilon
 
 
 def cohort(probabilities, num_draws):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl_lightning.checkpointing.snapshot import snapshot
+from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.types import Cohort, Profiles, Updates
 from fl_lightning.uploads import Quantized, RandomK, Signs, TopK
 from systems import gaussian_federation, linear_module, made_plan, small_loop

@@ -7,12 +7,12 @@ import pytest
 import torch
 from dp_accounting import pld
 
-from fl_lightning.accounting import round_divergences, worst_epsilon
 from fl_lightning.aggregators import AnonymousMean, NormalizedMean, SecureSum, ServerMomentum
 from fl_lightning.callbacks import SamplerSelection
 from fl_lightning.samplers import HeterogeneityAware, Independent, WithReplacement
 from fl_lightning.types import Cohort, Profiles, Updates
 from fl_lightning.uploads import Clip, GaussianMechanism
+from fl_lightning.uploads.accounting import round_divergences, worst_epsilon
 from fl_lightning.uploads.gaussian import least_arrivals
 from systems import gaussian_federation, linear_module, made_plan, small_loop
 

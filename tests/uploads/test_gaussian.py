@@ -16,9 +16,8 @@ from fl_lightning.aggregators import (
 )
 from fl_lightning.asynchronous import AsynchronousSelection
 from fl_lightning.callbacks import SamplerSelection
-from fl_lightning.checkpointing.snapshot import snapshot
 from fl_lightning.cli.main import main
-from fl_lightning.clock import Clock
+from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.module import FederatedModule
 from fl_lightning.samplers import (
     ClusteredBySize,
@@ -30,6 +29,7 @@ from fl_lightning.samplers import (
     Uniform,
     WorkAware,
 )
+from fl_lightning.system import Clock
 from fl_lightning.uploads import Clip, GaussianMechanism
 from systems import gaussian_federation, linear_module, small_loop
 

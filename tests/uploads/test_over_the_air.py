@@ -6,11 +6,11 @@ import torch
 
 from fl_lightning import algorithm
 from fl_lightning.aggregators import AnonymousMean, CoordinateMedian
-from fl_lightning.calibration import Calibration
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, RayleighOutage, SamplerSelection
 from fl_lightning.diagnosis.dry_run import Algorithm, System, typical_rounds
 from fl_lightning.diagnosis.objective import diagnose
 from fl_lightning.samplers import DiversityBased, HeterogeneityAware, WithReplacement
+from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import Conditions
 from fl_lightning.uploads import Clip, OverTheAir, Uploads

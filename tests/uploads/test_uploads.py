@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fl_lightning import Calibration, FederatedLoop, FederatedModule
-from fl_lightning.checkpointing.snapshot import snapshot
+from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.uploads import Upload
 
 

@@ -1,0 +1,155 @@
+"""AsynchronousSelection: who arrives next, event by event."""
+
+from dataclasses import replace
+
+import numpy as np
+from typing_extensions import override
+
+from fl_lightning.asynchronous.arrival_rates import ArrivalRates, seconds_of
+from fl_lightning.parts.memory import Remembers
+from fl_lightning.parts.protocols import Forecast
+from fl_lightning.samplers import Consistent, Sampler
+from fl_lightning.samplers.selection import Selection
+from fl_lightning.seeding import Purpose, generator
+from fl_lightning.types import Arrivals, Cohort, IntVector, Profiles, Vector
+
+
+class AsynchronousSelection(Remembers, Selection):
+    """Lets clients train without waiting for each other; the server steps when enough uploads were sent.
+
+    A job begins with the newest model, takes the seconds that the clock says, and is followed by the next at once. A
+    round is one step of the server, made of the next ``clients_per_round`` uploads; the channel loses some of them. A
+    client that sends twice before a step trains once, on the model of its last job and with the mean of their steps,
+    counts twice and is charged twice. Where everybody trains all the time, the T of a client's jobs go through typical
+    rounds of the schedule one after another, because rounds of the server have nothing to do with them.
+
+    Args:
+        sampler: :class:`ArrivalRates`, also inside :class:`fl_lightning.samplers.Consistent`: every client trains all
+            the time. Any other sampler: whenever a job ends, it draws who gets the next one; who is still busy then
+            begins when it is done. As jobs go round in a closed circle, a client's share of the uploads is exactly its
+            probability, however slow it is.
+        clients_per_round: Size of the buffer, b: uploads in a step of the server, as a number or as a share of the
+            clients; 1 is FedAsync.
+        concurrency: Jobs at the same time, where the sampler draws; by default as many as there are in a buffer.
+    """
+
+    memory = ("sampler", "now", "_client", "_finish", "_started", "_steps", "_busy", "_num_jobs")
+    uses_seconds = True
+
+    def __init__(
+        self, sampler: Sampler, clients_per_round: int | float = 0.3, concurrency: int | float | None = None
+    ) -> None:
+        super().__init__(sampler, clients_per_round)
+        if concurrency is not None and not concurrency > 0:
+            raise ValueError(f"concurrency={concurrency} must be a number of jobs or a share of the clients above 0")
+        self.concurrency = concurrency
+        self.now = 0.0  # seconds on the clock
+        self._client: IntVector = np.empty(0, dtype=np.int64)  # of each job in flight
+        self._finish: Vector = np.empty(0)  # when it is sent
+        self._started: IntVector = np.empty(0, dtype=np.int64)  # after how many rounds its model was made
+        self._steps: IntVector = np.empty(0, dtype=np.int64)
+        self._busy: Vector = np.empty(0)  # until when each client is busy, (M,)
+        self._num_jobs: IntVector = np.empty(0, dtype=np.int64)  # that each client has begun, (M,)
+        self._typical: list[tuple[IntVector, Vector]] = []  # T and seconds of typical rounds
+        self._counts: IntVector = np.empty(0, dtype=np.int64)
+        self._arrivals: Arrivals | None = None
+        self._mean_seconds: Vector = np.empty(0)
+
+    @property
+    def everybody(self) -> bool:
+        """Whether all clients train all the time."""
+        inner = self.sampler.sampler if isinstance(self.sampler, Consistent) else self.sampler
+        return isinstance(inner, ArrivalRates)
+
+    def num_jobs(self, num_clients: int) -> int:
+        """Return how many jobs are in flight."""
+        if self.everybody:
+            return num_clients
+        if self.concurrency is None:
+            return self.num_draws(num_clients)
+        share = isinstance(self.concurrency, float) and not self.concurrency.is_integer()
+        return max(1, round(self.concurrency * num_clients)) if share else int(self.concurrency)
+
+    @override
+    def start(self, forecast: Forecast) -> None:
+        super().start(forecast)
+        typical = [(profiles.num_steps, seconds_of(profiles)) for profiles in forecast()]
+        self._mean_seconds = np.mean([seconds for _, seconds in typical], axis=0)
+        self._typical = typical if self.everybody else []
+
+    def arrange(self, profiles: Profiles, index: int, seed: int) -> IntVector:
+        """Find the uploads of a round, and return T of all clients: of those who send, that of their job, (M,)."""
+        if profiles.available is not None:
+            raise ValueError(
+                "AsynchronousSelection knows no deadline and no availability: leave loop.clock.deadline and "
+                "loop.clock.availability out, or use SamplerSelection"
+            )
+        seconds, rng = seconds_of(profiles), generator(seed, Purpose.ARRIVALS, index)
+        if not len(self._client):
+            self._begin(profiles, seconds, rng)
+        num_clients, began = profiles.num_clients, self.now
+        counts, steps = np.zeros(num_clients, dtype=np.int64), np.zeros(num_clients, dtype=np.int64)
+        started, size = np.full(num_clients, index - 1, dtype=np.int64), self.num_draws(num_clients)
+        law = self._law(profiles)
+        for place in range(size):
+            job = int(np.argmin(self._finish))
+            client, self.now = int(self._client[job]), float(self._finish[job])
+            counts[client] += 1
+            steps[client] += self._steps[job]
+            started[client] = self._started[job]
+            version = index if place == size - 1 else index - 1  # who completes the buffer gets the new model
+            self._next(job, client if law is None else _drawn(law, rng), version, profiles, seconds)
+        self._counts = counts
+        expected = self._expected_age(num_clients)
+        self._arrivals = Arrivals(
+            started=started, oldest=int(self._started.min()), elapsed=self.now - began, expected=expected
+        )
+        return np.where(counts > 0, np.rint(steps / np.maximum(counts, 1)).astype(np.int64), profiles.num_steps)
+
+    def _law(self, profiles: Profiles) -> Vector | None:
+        """Return the cumulated probabilities of the next job; None where each client follows itself."""
+        if self.everybody:
+            return None
+        return np.cumsum(self.sampler.probabilities(profiles, self.num_draws(profiles.num_clients)))
+
+    def _begin(self, profiles: Profiles, seconds: Vector, rng: np.random.Generator) -> None:
+        num_jobs, law = self.num_jobs(profiles.num_clients), self._law(profiles)
+        self._client = np.arange(num_jobs)
+        self._finish, self._busy = np.zeros(num_jobs), np.zeros(profiles.num_clients)
+        self._num_jobs = np.zeros(profiles.num_clients, dtype=np.int64)
+        self._started, self._steps = np.zeros(num_jobs, dtype=np.int64), np.zeros(num_jobs, dtype=np.int64)
+        for job in range(num_jobs):
+            self._next(job, job if law is None else _drawn(law, rng), 0, profiles, seconds)
+
+    def _next(self, job: int, client: int, version: int, profiles: Profiles, seconds: Vector) -> None:
+        self._client[job], self._started[job] = client, version
+        steps = profiles.num_steps
+        if self._typical:
+            steps, seconds = self._typical[int(self._num_jobs[client]) % len(self._typical)]
+        self._num_jobs[client] += 1
+        self._steps[job] = steps[client]
+        self._finish[job] = self._busy[client] = max(self.now, self._busy[client]) + seconds[client]
+
+    def _expected_age(self, num_clients: int) -> Vector:
+        """Return how many steps the server makes during a job of each client, on average, (M,)."""
+        seconds = self._mean_seconds if len(self._mean_seconds) else np.ones(num_clients)
+        if self.everybody:
+            others = float((1 / seconds).sum()) - 1 / seconds
+            return np.asarray(others * seconds / self.num_draws(num_clients))
+        return np.full(num_clients, self.num_jobs(num_clients) / self.num_draws(num_clients))
+
+    @override
+    def expected_cohort(self, profiles: Profiles) -> Cohort:
+        ages = self._expected_age(profiles.num_clients)
+        nobody = np.zeros(profiles.num_clients, dtype=np.int64)
+        arrivals = Arrivals(started=nobody, oldest=0, elapsed=0.0, expected=ages)
+        return replace(super().expected_cohort(profiles), arrivals=arrivals)
+
+    @override
+    def configure_cohort(self, expected: Cohort, rng: np.random.Generator) -> Cohort:
+        """Return who sends in this round, as :meth:`arrange` has found it."""
+        return replace(expected, counts=self._counts, arrivals=self._arrivals)
+
+
+def _drawn(cumulated: Vector, rng: np.random.Generator) -> int:
+    return int(min(np.searchsorted(cumulated, rng.random() * cumulated[-1], side="right"), len(cumulated) - 1))

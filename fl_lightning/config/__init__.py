@@ -1,0 +1,1 @@
+"""From YAML to objects: compose, allow-list, parse, build, presets."""

@@ -1,0 +1,194 @@
+"""Updates that must not reach the model: not finite, or of the wrong shape."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.protocols import Probe
+from fl_lightning.types import ClientUpdate, Fault, IntVector, ModelState, Updates, Vector
+
+_LOG = logging.getLogger("fl_lightning")
+OnBadUpdate = Literal["reject", "stop"]
+
+
+class FaultPolicy:
+    """Decides what becomes of a round in which a client sends nonsense.
+
+    A rejected update counts as lost: its client takes no part in the aggregate, and a learning sampler hears nothing.
+
+    Args:
+        on_bad_update: ``reject``: throw the update away, count it, say so once for each client. ``stop``: end the run.
+        exploding_loss: Report a client whose mean training loss is above this or not finite.
+    """
+
+    def __init__(self, on_bad_update: OnBadUpdate = "reject", exploding_loss: float = 1e6) -> None:
+        one_of("on_bad_update", on_bad_update, OnBadUpdate)
+        if not exploding_loss > 0:
+            raise ValueError(f"exploding_loss={exploding_loss} must be positive")
+        self.on_bad_update, self.exploding_loss = on_bad_update, exploding_loss
+        self._told: set[tuple[str, int]] = set()
+
+    def __call__(
+        self, round_index: int, updates: Updates, delivered: IntVector, state: ModelState
+    ) -> tuple[Updates, IntVector, tuple[Fault, ...]]:
+        """Return the sound updates, who counts as delivered, and what was rejected."""
+        reasons = bad_rows(updates, state)
+        self._report_losses(round_index, updates, reasons)
+        if not reasons:
+            return updates, delivered, ()
+        faults = tuple(Fault(round_index, int(updates.clients[row]), reason) for row, reason in reasons.items())
+        if self.on_bad_update == "stop":
+            raise ValueError(f"{describe(faults[0])}; on_bad_update=reject would continue without it")
+        for fault in faults:
+            self._tell("rejected", fault.client, f"{describe(fault)}: rejected, as are later ones, see summary.json")
+        heard = delivered.copy()
+        heard[[fault.client for fault in faults]] = 0
+        return without_rows(updates, list(reasons)), heard, faults
+
+    def check_aggregate(self, round_index: int, updates: Updates, state: ModelState) -> None:
+        """Stop a run whose model is no longer finite though every update was: no later round could repair it."""
+        if bool(torch.isfinite(state.weights).all()) and bool(torch.isfinite(state.buffers).all()):
+            return
+        norms = updates.deltas.double().norm(dim=1)
+        largest = (
+            f"; client {int(updates.clients[int(norms.argmax())])} sent the largest update" if len(updates) else ""
+        )
+        raise ValueError(
+            f"round {round_index}: the model is no longer finite after aggregation{largest}: lower loop.lr"
+        )
+
+    def _report_losses(self, round_index: int, updates: Updates, reasons: dict[int, str]) -> None:
+        if updates.total is not None:
+            return  # nobody knows a client's own loss
+        for row in np.flatnonzero(~(updates.losses <= self.exploding_loss)).tolist():
+            if row not in reasons and row < len(updates.clients):
+                client = int(updates.clients[row])
+                self._tell(
+                    "loss",
+                    client,
+                    f"round {round_index}: the loss of client {client} explodes: {updates.losses[row]:g}",
+                )
+
+    def _tell(self, kind: str, client: int, text: str) -> None:
+        """Say something once for each client: one that is broken is broken in every round."""
+        if (kind, client) not in self._told:
+            self._told.add((kind, client))
+            _LOG.warning(text)
+
+
+def describe(fault: Fault) -> str:
+    """Return a fault as the beginning of a sentence.
+
+    >>> describe(Fault(3, 7, "is not finite (training loss nan)"))
+    'round 3: the update of client 7 is not finite (training loss nan)'
+    """
+    return f"round {fault.round_index}: the update of client {fault.client} {fault.reason}"
+
+
+def finite_rows(rows: torch.Tensor) -> torch.Tensor:
+    """Return which rows hold finite numbers only, (n,).
+
+    A sum is finite only if all its terms are, unless it overflows, so one pass without a mask settles most rows.
+
+    >>> finite_rows(torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [3e38, 3e38]])).tolist()
+    [True, False, True]
+    """
+    finite = torch.isfinite(rows.sum(dim=1))
+    for row in torch.nonzero(~finite).flatten().tolist():
+        finite[row] = torch.isfinite(rows[row]).all()
+    return finite
+
+
+def bad_rows(updates: Updates, state: ModelState) -> dict[int, str]:
+    """Return the rows that must not be used, with the reason for each."""
+    num_rows = len(updates.clients)
+    for name, got, like in (("weights", updates.deltas, state.weights), ("buffers", updates.buffers, state.buffers)):
+        if tuple(got.shape) != (num_rows, len(like)):
+            reason = f"has {name} of shape {tuple(got.shape[1:])} instead of {tuple(like.shape)}"
+            return dict.fromkeys(range(num_rows), reason)
+    if not num_rows:
+        return {}
+    finite = finite_rows(updates.deltas)
+    if updates.buffers.shape[1]:
+        finite &= finite_rows(updates.buffers)
+    return {
+        row: f"is not finite (training loss {updates.losses[row]:g})"
+        for row in torch.nonzero(~finite).flatten().tolist()
+    }
+
+
+def without_rows(updates: Updates, rows: list[int]) -> Updates:
+    """Return the updates without some rows."""
+    return updates.rows(np.setdiff1d(np.arange(len(updates.clients)), rows))
+
+
+def collect(received: Sequence[ClientUpdate], round_index: int, state: ModelState) -> tuple[Updates, tuple[Fault, ...]]:
+    """Return the sound ones of updates that came one by one, as columns ascending by client, and the others' faults.
+
+    For engines that do not train the clients themselves, and so cannot know what they get.
+    """
+    faults, sound = [], []
+    for update in sorted(received, key=lambda update: update.client):
+        row = Updates(
+            clients=np.array([update.client]),
+            deltas=update.delta[None],
+            buffers=update.buffers[None],
+            num_steps=np.array([update.num_steps]),
+            losses=np.array([update.loss]),
+        )
+        reasons = bad_rows(row, state)
+        if reasons:
+            faults.append(Fault(round_index, update.client, reasons[0]))
+        else:
+            sound.append(row)
+    empty = Updates(
+        clients=np.empty(0, np.int64),
+        deltas=state.weights.new_empty(0, len(state.weights)),
+        buffers=state.buffers.new_empty(0, len(state.buffers)),
+        num_steps=np.empty(0, np.int64),
+        losses=np.empty(0),
+    )
+    columns = sound or [empty]
+    return Updates(
+        clients=np.concatenate([row.clients for row in columns]),
+        deltas=torch.cat([row.deltas for row in columns]),
+        buffers=torch.cat([row.buffers for row in columns]),
+        num_steps=np.concatenate([row.num_steps for row in columns]),
+        losses=np.concatenate([row.losses for row in columns]),
+    ), tuple(faults)
+
+
+class SoundProbe:
+    """Hands a sampler the answers of clients with zeros for what is not finite: there is nothing to learn from it."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+
+    @property
+    def num_steps(self) -> int:
+        """Local steps spent on questions so far."""
+        return self._probe.num_steps
+
+    def losses(self, clients: IntVector) -> Vector:
+        """Loss of the global model on one batch of each client."""
+        losses = self._probe.losses(clients)
+        return np.where(np.isfinite(losses), losses, 0.0)
+
+    def gradients(self, clients: IntVector) -> torch.Tensor:
+        """Gradient of one batch of each client at the global model."""
+        return _zeroed(self._probe.gradients(clients))
+
+    def updates(self, clients: IntVector) -> Updates:
+        """Full local training of each client."""
+        updates = self._probe.updates(clients)
+        return replace(updates, deltas=_zeroed(updates.deltas), losses=np.nan_to_num(updates.losses, nan=0.0))
+
+
+def _zeroed(rows: torch.Tensor) -> torch.Tensor:
+    bad = ~finite_rows(rows)
+    return torch.where(bad[:, None], torch.zeros_like(rows), rows) if bool(bad.any()) else rows

@@ -1,0 +1,193 @@
+"""Clients with a part of their own: parameters and buffers that stay where they are trained."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from typing_extensions import override
+
+from fl_lightning.engine.faults import finite_rows
+from fl_lightning.parts.memory import Remembers
+from fl_lightning.parts.protocols import LocalWork, Probe
+from fl_lightning.types import IntVector, ModelState, Updates, Vector
+
+
+class LocalParts(Remembers):
+    """Keeps each client's own values of some parameters and buffers (FedBN, local heads).
+
+    A client starts from the global values and continues from its own as soon as it has trained; its upload has none of
+    them. What a client trains for itself is kept whether its upload arrives or not, unless it is not finite. The server
+    never sees these values, so the global model keeps the initial ones, and they are what an evaluation of the global
+    model uses; :meth:`personalised` gives a client's model.
+
+    Args:
+        patterns: Names of parameters and float buffers as in ``named_parameters``, with the wildcards of ``fnmatch``:
+            ``["head.*", "*.bn*"]``. Empty: nothing stays.
+    """
+
+    memory = ("patterns", "weights", "buffers")
+
+    def __init__(self, patterns: Sequence[str] = ()) -> None:
+        if isinstance(patterns, str):
+            raise ValueError(f"local_parameters={patterns!r} must be a list of patterns: use [{patterns!r}]")
+        self.patterns = list(patterns)
+        self.weights: dict[int, torch.Tensor] = {}  # own values of each client that has trained, (k,)
+        self.buffers: dict[int, torch.Tensor] = {}
+        self._places = self._buffer_places = torch.empty(0, dtype=torch.int64)
+
+    def __bool__(self) -> bool:
+        return bool(self.patterns)
+
+    def setup(self, module: nn.Module, state: ModelState) -> None:
+        """Find what stays in a module, and forget all clients.
+
+        Raises:
+            ValueError: If a pattern fits nothing.
+        """
+        self.weights, self.buffers = {}, {}
+        trained = [(name, each.numel()) for name, each in module.named_parameters() if each.requires_grad]
+        float_buffers = [
+            (f"{prefix}.{name}" if prefix else name, buffer.numel())
+            for prefix, owner in module.named_modules()
+            for name, buffer in owner.named_buffers(recurse=False)
+            if buffer.is_floating_point()
+        ]
+        names = [name for name, _ in trained + float_buffers]
+        for pattern in self.patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+                raise ValueError(f"local_parameters={pattern!r} fits no trainable parameter and no buffer of: {shown}")
+        self._places = self._found(trained, len(state.weights)).to(state.weights.device)
+        self._buffer_places = self._found(float_buffers, len(state.buffers)).to(state.buffers.device)
+
+    def _found(self, named: list[tuple[str, int]], total: int) -> torch.Tensor:
+        """Return the places of what stays in a flat vector of all of it."""
+        lengths = [length for _, length in named]
+        if self.patterns and sum(lengths) != total:
+            raise ValueError(
+                f"local_parameters needs the flat state to hold the module's parameters and float buffers in order: "
+                f"found {sum(lengths)} values by name, but the state has {total}"
+            )
+        stays = [any(fnmatchcase(name, pattern) for pattern in self.patterns) for name, _ in named]
+        return torch.from_numpy(np.flatnonzero(np.repeat(np.array(stays, dtype=bool), lengths)))
+
+    @property
+    def num_local(self) -> int:
+        """Number of values that a client does not upload."""
+        return len(self._places) + len(self._buffer_places)
+
+    @property
+    def num_kept(self) -> tuple[int, int]:
+        """How many weights and how many buffer values stay at a client."""
+        return len(self._places), len(self._buffer_places)
+
+    def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
+        """Return the weights that a client starts from, given those it gets."""
+        return _with_own(self.weights.get(client), self._places, weights)
+
+    def start_buffers(self, client: int, buffers: torch.Tensor) -> torch.Tensor:
+        """Return the buffers that a client starts from, given the global ones."""
+        return _with_own(self.buffers.get(client), self._buffer_places, buffers)
+
+    def personalised(self, client: int, state: ModelState) -> ModelState:
+        """Return a client's own model: the global one with the client's values in place of the global ones."""
+        return ModelState(self.start(client, state.weights), self.start_buffers(client, state.buffers))
+
+    @property
+    def num_buffers(self) -> int:
+        """How many values of float buffers stay at the clients."""
+        return len(self._buffer_places)
+
+    def trains(self, uploading: IntVector, drawn: IntVector) -> IntVector:
+        """Return who trains: whose upload is used, and where something stays at the clients, all who were drawn."""
+        return np.union1d(uploading, drawn) if self else uploading
+
+    def keep(
+        self, updates: Updates, uploading: IntVector, drawn: IntVector, state: ModelState, work: LocalWork
+    ) -> Updates:
+        """Take over the own values of those who trained, and return what the others see of it.
+
+        Args:
+            updates: Of all who trained.
+            uploading: Whose upload is used.
+            drawn: Who was drawn; nobody else keeps what was trained.
+            state: The global model that they got.
+            work: What they did.
+        """
+        if not self:
+            return updates
+        sound = finite_rows(updates.deltas) & finite_rows(updates.buffers)
+        for row in np.flatnonzero(sound.cpu().numpy() & np.isin(updates.clients, drawn)).tolist():
+            client = int(updates.clients[row])
+            began = work.start(client, state.weights)[self._places]
+            self.weights[client] = began - work.learning_rate * updates.deltas[row, self._places]
+            self.buffers[client] = updates.buffers[row, self._buffer_places].clone()
+        return self.shared(updates.rows(np.searchsorted(updates.clients, uploading)), state)
+
+    def shared(self, updates: Updates, state: ModelState) -> Updates:
+        """Return updates with nothing in place of what stays: no step, and the global buffers."""
+        buffers = updates.buffers.clone()
+        buffers[:, self._buffer_places] = state.buffers[self._buffer_places]
+        return Updates(
+            clients=updates.clients,
+            deltas=self._without_local(updates.deltas),
+            buffers=buffers,
+            num_steps=updates.num_steps,
+            losses=updates.losses,
+        )
+
+    def _without_local(self, rows: torch.Tensor) -> torch.Tensor:
+        finite = rows.clone()
+        finite[:, self._places] = torch.where(torch.isfinite(rows[:, self._places]), 0.0, rows[:, self._places])
+        return finite
+
+    def restored(self, weights: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """Return aggregated weights with the global values of what stays as they were, to the last bit."""
+        return _with_own(before[self._places], self._places, weights) if len(self._places) else weights
+
+    def probe(self, probe: Probe, state: ModelState) -> Probe:
+        """Return what a sampler asks, without what stays at the clients."""
+        return _SharedProbe(probe, self, state) if self else probe
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back the clients' values.
+
+        Raises:
+            ValueError: If they are of other patterns.
+        """
+        if state.get("patterns") != self.patterns:
+            raise ValueError(
+                f"the checkpoint is of a run with local_parameters={state.get('patterns')}, but this one has "
+                f"{self.patterns}: resume with the same, or start anew"
+            )
+        super().load_state_dict(state)
+
+
+def _with_own(own: torch.Tensor | None, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    if own is None or not len(places):
+        return values
+    return values.index_copy(0, places, own.to(values))
+
+
+class _SharedProbe:
+    """Answers a sampler with what clients would upload; gradients and losses are those of the global model."""
+
+    def __init__(self, probe: Probe, parts: LocalParts, state: ModelState) -> None:
+        self._probe, self._parts, self._state = probe, parts, state
+
+    @property
+    def num_steps(self) -> int:
+        return self._probe.num_steps
+
+    def losses(self, clients: IntVector) -> Vector:
+        return self._probe.losses(clients)
+
+    def gradients(self, clients: IntVector) -> torch.Tensor:
+        return self._parts._without_local(self._probe.gradients(clients))
+
+    def updates(self, clients: IntVector) -> Updates:
+        return self._parts.shared(self._probe.updates(clients), self._state)

@@ -1,0 +1,171 @@
+"""What ``fl-lightning compare`` runs: one job for each algorithm and seed. Imports nothing heavy."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fl_lightning.config import compose as configs
+from fl_lightning.config import early
+from fl_lightning.config.nearest import suggestion
+from fl_lightning.runs import safe_yaml
+from fl_lightning.runs.identity import is_free
+from fl_lightning.runs.naming import in_words
+
+_BUDGETS = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes", "downlink_bytes")
+_OURS = ("--seed", "--run_dir", "--print_config", "--config", "--resume")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run to make."""
+
+    algorithm: str
+    data: str
+    seed: int
+    configs: list[str]  # merged in order
+    run_dir: str
+    overrides: list[str] = field(default_factory=list)
+    overwrite: bool = False  # whether what is in the folder is replaced
+    trusted: list[str] = field(default_factory=list)  # packages whose classes the configs may name
+
+    @property
+    def name(self) -> str:
+        """How the run is called on the screen."""
+        return f"{self.algorithm} seed {self.seed}"
+
+    @property
+    def num_rounds(self) -> int | None:
+        """The rounds its config asks for, as far as they can be told without building it."""
+        given = [text.removeprefix("--loop.rounds=") for text in self.overrides if text.startswith("--loop.rounds=")]
+        given += [
+            value for key, value in zip(self.overrides, self.overrides[1:], strict=False) if key == "--loop.rounds"
+        ]
+        wanted: Any = given[-1] if given else configs.compose(self.configs).get("loop", {}).get("rounds")
+        return int(wanted) if str(wanted).isdigit() else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, to be sent to a worker."""
+        return asdict(self)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds that a text names: a range (the end left out), a list, or both.
+
+    >>> parse_seeds("0:3"), parse_seeds("7"), parse_seeds("0:2,5")
+    ([0, 1, 2], [7], [0, 1, 5])
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        try:
+            seeds += range(int(first or 0), int(last)) if colon else [int(part)]
+        except ValueError:
+            raise configs.ConfigError(f"--seeds {text!r} is not understood: use 0:5 or 0,1,2") from None
+    if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
+        raise configs.ConfigError(f"--seeds {text!r} must name at least one seed, each once and none negative")
+    return seeds
+
+
+def parse_budget(text: str) -> list[str]:
+    """Return the settings that give every run the same budget.
+
+    >>> parse_budget("synchronous_time=500")
+    ['--loop.budget.synchronous_time=500']
+    """
+    settings = []
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals or name not in _BUDGETS:
+            raise configs.ConfigError(f"--budget {text!r} is not understood: use COST=NUMBER, of {', '.join(_BUDGETS)}")
+        if not _is_positive(value):
+            raise configs.ConfigError(f"--budget {name}={value!r} must be a positive number")
+        settings.append(f"--loop.budget.{name}={value}")
+    return settings
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False
+
+
+def parse_algorithms(text: str) -> list[str]:
+    """Return the config of each algorithm; ``all`` stands for every shipped one, the reference first.
+
+    >>> parse_algorithms("fedacs,fedavg")
+    ['fedacs.yaml', 'fedavg.yaml']
+    """
+    known = configs.names("algorithms")
+    if text == "all":
+        return [f"{name}.yaml" for name in sorted(known, key=lambda name: (name != "fedacs", name))]
+    wanted = [part.strip() for part in text.split(",") if part.strip()]
+    for name in wanted:
+        if name not in known and not Path(name).is_file():
+            hint = suggestion(name, known)
+            raise configs.ConfigError(
+                f"algorithm {name!r} is unknown{hint}: use a file, all, or one of {', '.join(known)}"
+            )
+    return [f"{name}.yaml" if name in known else name for name in wanted]
+
+
+def _check_overrides(overrides: list[str]) -> None:
+    for text in overrides:
+        if text.partition("=")[0] in _OURS:
+            raise configs.ConfigError(f"{text} is decided by compare: use --seeds, --out, --configs or --overwrite")
+    if overrides and not overrides[0].startswith("--"):
+        raise configs.ConfigError(f"{overrides[0]!r} is not understood: settings are given as --loop.rounds 10")
+
+
+def _settings(overrides: list[str]) -> dict[str, Any]:
+    """Return the settings that change results, by their keys, so that other settings get a folder of their own."""
+    return {key: _value(text or "") for key, text in early.settings(overrides) if not is_free(key)}
+
+
+def _value(text: str) -> Any:
+    try:
+        return safe_yaml.load(text, "a setting")
+    except safe_yaml.UnsafeYamlError:
+        return text
+
+
+def plan(
+    config: list[str], algorithms: list[str], whole: list[str], seeds: list[int], out: str | None, overrides: list[str]
+) -> tuple[Path, list[Job]]:
+    """Return the folder and the jobs, seed by seed, so that what is done so far is always paired.
+
+    Args:
+        config: The data (and what else all runs share), when algorithms are given.
+        algorithms: One config for each algorithm.
+        whole: One complete config for each thing to compare, instead of the two above.
+        seeds: All of them for each algorithm.
+        out: The folder of all runs; ``runs/compare_<data>`` by default, with the settings in its name.
+        overrides: Settings for all runs.
+    """
+    _check_overrides(overrides)
+    stacks = [[name] for name in whole] or [[*config, name] for name in algorithms]
+    for stack in stacks:
+        for name in stack:
+            if len(configs.resolve(name)) > 1 and not whole:
+                raise configs.ConfigError(f"--config {name} already names an algorithm: give the data alone")
+    labels = [Path(stack[-1]).stem for stack in stacks]
+    data = "_".join(Path(name).stem for name in config) if not whole else "configs"
+    if whole and len({label.partition("_")[0] for label in labels}) == 1 and all("_" in label for label in labels):
+        data = labels[0].partition("_")[0]
+        labels = [label.partition("_")[2] for label in labels]
+    if len(set(labels)) != len(labels):
+        raise configs.ConfigError(f"two things to compare are called the same: {', '.join(sorted(labels))}")
+    folder = Path(out or "_".join(filter(None, [f"runs/compare_{data}", in_words(_settings(overrides))])))
+    jobs = [
+        Job(
+            algorithm=label,
+            data=data,
+            seed=seed,
+            configs=stack,
+            run_dir=(folder / label / f"seed_{seed}").as_posix(),
+            overrides=overrides,
+        )
+        for seed in seeds
+        for label, stack in zip(labels, stacks, strict=True)
+    ]
+    return folder, jobs

@@ -1,0 +1,85 @@
+"""The runs of a comparison as an array of Slurm jobs: written as files, submitted where there is ``sbatch``."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fl_lightning.config.compose import ConfigError
+from fl_lightning.jobs.jobs import Job
+from fl_lightning.jobs.pool import worker_environment
+
+FOLDER = "slurm"  # in the folder of the comparison
+
+
+def write(
+    folder: Path,
+    jobs: Sequence[Job],
+    options: Sequence[str],
+    num_jobs: int | None,
+    num_threads: int,
+    environment: dict[str, str],
+) -> tuple[Path, Path]:
+    """Write the list of runs, the script of the array and that of the report; return the two scripts.
+
+    Args:
+        folder: Of the comparison; all nodes must see it and the present folder.
+        jobs: The runs; number n of the array makes the n-th.
+        options: More options of ``sbatch``, such as ``--partition=long``.
+        num_jobs: Most runs at the same time; as many as Slurm allows by default.
+        num_threads: Threads, and cores asked for, of each run.
+        environment: Variables of the runs.
+    """
+    home = folder / FOLDER
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "jobs.jsonl").write_text("".join(json.dumps(job.to_dict()) + "\n" for job in jobs))
+    at_once = "" if num_jobs is None else f"%{num_jobs}"
+    exports = {**worker_environment(num_threads), **environment}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
+    lines.append(f"cd {shlex.quote(os.getcwd())}")
+    python = shlex.quote(sys.executable)
+    file = shlex.quote(str((home / "jobs.jsonl").resolve()))
+    array = [
+        f"--array=0-{len(jobs) - 1}{at_once}",
+        f"--cpus-per-task={num_threads}",
+        "--requeue",  # a run on a node that fails starts again from its last checkpoint
+        f"--output={(home / 'task_%a.out').resolve()}",
+    ]
+    name = f"--job-name={folder.resolve().name}"
+    run = f"exec {python} -m fl_lightning.jobs.one_job {file} $SLURM_ARRAY_TASK_ID"
+    report = f"exec {python} -m fl_lightning report {shlex.quote(str(folder.resolve()))}"
+    scripts = home / "array.sh", home / "report.sh"
+    scripts[0].write_text(_script([name, *array, *options], [*lines, run]))
+    output = f"--output={(home / 'report.out').resolve()}"
+    scripts[1].write_text(_script([f"{name}-report", "--cpus-per-task=1", output, *options], [*lines, report]))
+    return scripts
+
+
+def _script(options: Sequence[str], lines: Sequence[str]) -> str:
+    return "\n".join(["#!/bin/bash", *(f"#SBATCH {option}" for option in options), "set -e", *lines]) + "\n"
+
+
+def submit(array: Path, report: Path | None) -> str:
+    """Submit the array, and the report to follow it; return what the user should know.
+
+    Raises:
+        ConfigError: If Slurm refuses.
+    """
+    if shutil.which("sbatch") is None:
+        after = "" if report is None else f", and after it sbatch {report}"
+        return f"there is no sbatch here: on a machine of the cluster, sbatch {array}{after}"
+    number = _sbatch([str(array)])
+    if report is not None:
+        _sbatch([f"--dependency=afterany:{number}", str(report)])
+    return f"submitted as job {number}: squeue -j {number} shows it"
+
+
+def _sbatch(arguments: Sequence[str]) -> str:
+    done = subprocess.run(["sbatch", "--parsable", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ConfigError(f"sbatch {arguments[-1]}: {' '.join(done.stderr.split()) or f'code {done.returncode}'}")
+    return done.stdout.strip().partition(";")[0]

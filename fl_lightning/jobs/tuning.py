@@ -1,0 +1,204 @@
+"""Tuning in a comparison: each algorithm gets its own best settings, found on held-out data under seeds of their own.
+
+Imports nothing heavy.
+"""
+
+import argparse
+import csv
+import io
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from fl_lightning.config.compose import ConfigError
+from fl_lightning.jobs.jobs import Job
+from fl_lightning.runs import safe_yaml
+from fl_lightning.runs.naming import in_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """The values of one setting that are tried."""
+
+    key: str
+    values: tuple[str, ...]  # as they are typed
+    algorithm: str | None = None  # that it is for; all by default
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How settings did on the held-out data."""
+
+    settings: tuple[tuple[str, str], ...]
+    mean: float  # of the monitored metric over the last fifth of the rounds and over seeds; NaN if a run failed
+    maximised: bool = True
+    name: str = ""  # of the metric
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the tuning."""
+    parser.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="KEY=VALUES",
+        help="tune each algorithm first and report it at its own best: loop.lr=0.01,0.02,0.05, or for one of them "
+        "fedprox:loop.solver.proximal=0.1,1; several are combined",
+    )
+    parser.add_argument("--tuning-seeds", default="1000:1002", help="seeds of the tuning (default: 1000:1002)")
+    parser.add_argument(
+        "--validation-share",
+        type=float,
+        default=0.1,
+        help="share of the training data that is held out to tune on (default: 0.1)",
+    )
+
+
+def how_tuned(grid: Sequence[str], share: float, seeds: str, folder: Path) -> str:
+    """Return how the settings of a comparison were found, to be said beside its results."""
+    where = f"{share:.0%} of the training data, held out, under seeds {seeds}"
+    return f"Each algorithm is at its own best of {'; '.join(grid)}, tuned on {where}: {folder / 'tuning.csv'}"
+
+
+def parse_grid(texts: Sequence[str]) -> list[Axis]:
+    """Return the axes of ``--grid KEY=VALUE,VALUE`` and ``--grid ALGORITHM:KEY=VALUE,VALUE``.
+
+    >>> parse_grid(["loop.lr=0.01,0.1", "fedprox:loop.solver.proximal=[0.1, 1]"])[1]
+    Axis(key='loop.solver.proximal', values=('0.1', '1'), algorithm='fedprox')
+    """
+    axes = []
+    for text in texts:
+        name, equals, listed = text.partition("=")
+        algorithm, colon, key = name.rpartition(":")
+        values = _values(listed)
+        if not equals or not key or not values or (colon and not algorithm):
+            raise ConfigError(f"--grid {text!r} is not understood: use loop.lr=0.01,0.1 or fedprox:loop.lr=0.01,0.1")
+        if len(set(values)) != len(values):
+            raise ConfigError(f"--grid {text!r} has a value twice")
+        axes.append(Axis(key=key.removeprefix("--"), values=values, algorithm=algorithm or None))
+    return axes
+
+
+def _values(text: str) -> tuple[str, ...]:
+    if text.startswith("["):
+        return tuple(map(_as_text, safe_yaml.load(text, "--grid")))
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def points(axes: Sequence[Axis], algorithm: str) -> Iterator[tuple[tuple[str, str], ...]]:
+    """Yield each combination of settings for an algorithm.
+
+    >>> list(points([Axis(key="a", values=("1", "2")), Axis(key="b", values=("3",), algorithm="x")], "x"))
+    [(('a', '1'), ('b', '3')), (('a', '2'), ('b', '3'))]
+    """
+    own = [axis for axis in axes if axis.algorithm in (None, algorithm)]
+    for values in itertools.product(*(axis.values for axis in own)):
+        yield tuple((axis.key, value) for axis, value in zip(own, values, strict=True))
+
+
+def trials(planned: Sequence[Job], axes: Sequence[Axis], seeds: Sequence[int], share: float, folder: Path) -> list[Job]:
+    """Return the runs that tune: each algorithm with each combination of settings and each seed, on held-out data."""
+    reported = {job.seed for job in planned}
+    if reported & set(seeds):
+        raise ConfigError(f"--tuning-seeds {min(reported & set(seeds))} is one of the reported --seeds: use others")
+    unknown = {axis.algorithm for axis in axes if axis.algorithm} - {job.algorithm for job in planned}
+    if unknown:
+        raise ConfigError(f"--grid names {', '.join(sorted(map(str, unknown)))}, which is not compared")
+    first = {job.algorithm: job for job in reversed(planned)}
+    return [
+        replace(
+            job,
+            seed=seed,
+            run_dir=(folder / algorithm / (in_words(dict(settings)) or "as_given") / f"seed_{seed}").as_posix(),
+            overrides=[*job.overrides, *as_overrides(settings), "--validation", f"{share:g}", "--logger", "none"],
+        )
+        for seed in seeds
+        for algorithm, job in reversed(first.items())
+        for settings in points(axes, algorithm)
+    ]
+
+
+def as_overrides(settings: Sequence[tuple[str, str]]) -> list[str]:
+    """Return settings as arguments of the command line."""
+    return [word for key, value in settings for word in (f"--{key}", value)]
+
+
+def scores(jobs: Sequence[Job], axes: Sequence[Axis]) -> dict[str, list[Score]]:
+    """Return for each algorithm how its settings did, in the order of the grid."""
+    found: dict[str, list[Score]] = {}
+    for algorithm in dict.fromkeys(job.algorithm for job in jobs):
+        for settings in points(axes, algorithm):
+            wanted = in_words(dict(settings)) or "as_given"
+            folders = [
+                Path(job.run_dir)
+                for job in jobs
+                if job.algorithm == algorithm and Path(job.run_dir).parent.name == wanted
+            ]
+            found.setdefault(algorithm, []).append(_score(settings, folders))
+    return found
+
+
+def _score(settings: tuple[tuple[str, str], ...], folders: Sequence[Path]) -> Score:
+    try:
+        found = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in folders]
+        monitor, mode = str(found[0]["monitor"]), str(found[0]["mode"])
+        name = monitor.removeprefix("test_")
+        value = mean(float(summary[f"last_{name}"]) for summary in found)
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return Score(settings=settings, mean=math.nan)
+    return Score(settings=settings, mean=value, maximised=mode != "min", name=name)
+
+
+def best(several: Sequence[Score]) -> Score | None:
+    """Return the score of the best settings, of equal ones the first; None if none came to an end.
+
+    >>> one, two = Score(settings=(("a", "1"),), mean=0.5), Score(settings=(("a", "2"),), mean=0.7)
+    >>> best([one, two]).settings, best([Score(settings=(), mean=math.nan)])
+    ((('a', '2'),), None)
+    """
+    known = [score for score in several if not math.isnan(score.mean)]
+    return max(known, key=lambda score: score.mean if score.maximised else -score.mean) if known else None
+
+
+def at_an_edge(chosen: Score, axes: Sequence[Axis]) -> list[str]:
+    """Return the keys whose best value is the first or last of three or more, so that a better one may lie outside."""
+    ends = {axis.key: (axis.values[0], axis.values[-1]) for axis in axes if len(axis.values) > 2}
+    return [key for key, value in chosen.settings if value in ends.get(key, ())]
+
+
+def table(found: Mapping[str, Sequence[Score]]) -> str:
+    """Return all scores as CSV."""
+    keys = list(dict.fromkeys(key for several in found.values() for score in several for key, _ in score.settings))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["algorithm", *keys, "validation", "chosen"])
+    for algorithm, several in found.items():
+        for score in several:
+            given = dict(score.settings)
+            value = "" if math.isnan(score.mean) else repr(score.mean)
+            writer.writerow([algorithm, *(given.get(key, "") for key in keys), value, int(score is best(several))])
+    return text.getvalue()
+
+
+def conclusions(found: Mapping[str, Sequence[Score]], axes: Sequence[Axis]) -> list[str]:
+    """Return in words what was chosen for each algorithm."""
+    lines = []
+    for algorithm, several in found.items():
+        chosen = best(several)
+        if chosen is None:
+            lines.append(f"{algorithm}: no settings of the grid came to an end")
+            continue
+        words = ", ".join(f"{key}={value}" for key, value in chosen.settings) or "nothing to tune"
+        edges = at_an_edge(chosen, axes)
+        more = f"; {', '.join(edges)} is at an end of the grid: try values beyond it" if edges else ""
+        lines.append(f"{algorithm}: {words} (validation {chosen.name} {chosen.mean:.4g}){more}")
+    return lines

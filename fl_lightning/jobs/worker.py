@@ -1,0 +1,110 @@
+"""A process that runs federations one after the other for ``fl-lightning compare``.
+
+Importing torch and Lightning takes seconds, so a worker imports once and makes many runs. Jobs come in as lines of
+JSON on standard input, events go out as lines of JSON on standard output. When standard input closes, because the
+parent is done or was killed, the worker ends at once: no run goes on without somebody to see it.
+"""
+
+import gc
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from fl_lightning.config import compose as configs
+from fl_lightning.jobs.jobs import Job
+from fl_lightning.output import forgiving_output
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
+    from fl_lightning.types import RoundResult
+
+_SECONDS_BETWEEN_EVENTS = 0.2
+
+
+class Ticker:
+    """A callback that tells the parent how far the run is."""
+
+    def __init__(self, answers: TextIO) -> None:
+        self.answers = answers
+        self._last = 0.0
+
+    def on_round_end(self, loop: "FederatedLoop", result: "RoundResult") -> None:
+        """Send the round, unless one was sent a moment ago."""
+        now = time.monotonic()
+        if now - self._last < _SECONDS_BETWEEN_EVENTS and loop.round_index < loop.rounds:
+            return
+        self._last = now
+        value, name = result.metrics.get(loop.monitor), loop.monitor.removeprefix("test_").replace("_", " ")
+        headline = "" if value is None else f"{name} {value:.3f}"
+        send(self.answers, event="round", round=loop.round_index, rounds=loop.rounds, headline=headline)
+
+
+def send(answers: TextIO, **event: Any) -> None:
+    """Write one event."""
+    answers.write(json.dumps(event) + "\n")
+    answers.flush()
+
+
+def execute(job: Job, answers: TextIO) -> str:
+    """Make one run or go on with it, and return ``kept`` if it was finished already, else ``finished``."""
+    from fl_lightning.config import building
+
+    settings = building.parse(configs.compose(job.configs), [*job.overrides, "--seed", str(job.seed)], job.trusted)
+    settings.run_dir = job.run_dir
+    if isinstance(settings.fabric.devices, int) and settings.fabric.devices > 1:
+        raise configs.ConfigError("compare makes each run in one process: use --fabric.devices 1 and --jobs")
+    labels = {"data": job.data, "algorithm": job.algorithm}
+    run = building.build(settings, f"{job.data}_{job.algorithm}", labels)
+    run.loop.callbacks.insert(0, Ticker(answers))
+    return run.execute("never" if job.overwrite else "auto").value
+
+
+def serve(job: Job, answers: TextIO) -> None:
+    """Make one run, with what it prints in a log file, and send what became of it."""
+    log = Path(job.run_dir).parent / f"seed_{job.seed}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    try:
+        with forgiving_output():  # the log's disk may be full
+            event = execute(job, answers)
+        send(answers, event=event)
+    except Exception as error:
+        import traceback
+
+        with forgiving_output():
+            traceback.print_exc()
+        known = isinstance(error, (ValueError, OSError, ImportError))
+        text = " ".join(str(error).split()) or type(error).__name__
+        name = type(error).__name__
+        send(answers, event="failed", reason=text if known else f"{name}: {text}", known=known, error=name)
+    gc.collect()  # parts of a run refer to each other: its data would stay until some later collection
+
+
+def _listen(jobs: "queue.SimpleQueue[Job]") -> None:
+    for line in sys.stdin:
+        jobs.put(Job(**json.loads(line)))
+    os._exit(0)
+
+
+def main() -> None:
+    """Serve jobs until standard input closes."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
+    import torch
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    while True:
+        serve(jobs.get(), answers)
+
+
+if __name__ == "__main__":
+    main()

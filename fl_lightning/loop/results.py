@@ -1,0 +1,215 @@
+"""What a run returns: a row of numbers per round, the best round, and the final model."""
+
+import logging
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule
+from typing_extensions import override
+
+from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.memory import Remembers
+from fl_lightning.types import ModelState, RoundResult
+
+_LOG = logging.getLogger("fl_lightning")
+Mode = Literal["max", "min"]
+MONITOR = "test_accuracy"  # the headline metric where none is set
+
+
+class History(list[dict[str, float]]):
+    """The metrics of each round, one dict per round.
+
+    >>> History([{"round": 1, "test_loss": 2.0}, {"round": 2}]).column("test_loss")
+    [2.0, nan]
+    """
+
+    def column(self, name: str) -> list[float]:
+        """Return one metric of all rounds; NaN where a round has none."""
+        return [row.get(name, math.nan) for row in self]
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame`` with a row per round."""
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_pandas needs pandas: pip install pandas, or use the rows as they are") from None
+        return pandas.DataFrame(list(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The round whose monitored metric was best."""
+
+    round_index: int
+    value: float
+    metrics: dict[str, float]
+    state: ModelState
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a run returns."""
+
+    history: History
+    state: ModelState  # the model of the last round, which the module holds as well
+    averaged: ModelState | None  # the model averaged over the rounds, where the loop averages
+    best: Best | None  # None where the monitored metric was never measured
+    summary: dict[str, Any]  # rounds, monitor, mode, final and best value, best round, seconds
+    module: LightningModule
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weights of the last round, (d,)."""
+        return self.state.weights
+
+    @property
+    def buffers(self) -> torch.Tensor:
+        """The float buffers of the last round, (b,)."""
+        return self.state.buffers
+
+
+class RunRecord(Remembers):
+    """Keeps the rows of a run and its best model.
+
+    Args:
+        monitor: The headline metric.
+        mode: Whether more of it is better (``max``) or less (``min``).
+    """
+
+    memory = ("best_round", "best_weights", "best_buffers")
+
+    def __init__(self, monitor: str = MONITOR, mode: Mode = "max") -> None:
+        one_of("mode", mode, Mode)
+        self.monitor, self.mode = monitor, mode
+        self._warned = False
+        self.start_anew()
+
+    @override
+    def start_anew(self) -> None:
+        self.history = History()
+        self.best_round = 0  # 0: none yet
+        self.best_weights, self.best_buffers = torch.empty(0), torch.empty(0)
+        self._began = time.perf_counter()
+
+    def add(self, row: dict[str, float], state: ModelState, evaluated: bool) -> None:
+        """Take in a round.
+
+        Raises:
+            ValueError: If the round was evaluated and lacks the metric that was asked for.
+        """
+        if evaluated:
+            self._check_monitor(row)
+        self.history.append(row)
+        value = row.get(self.monitor, math.nan)
+        best = self.best_value
+        if not math.isnan(value) and (best is None or self.is_better(value, best)):
+            self.best_round = int(row["round"])
+            self.best_weights, self.best_buffers = state.weights, state.buffers
+
+    def is_better(self, value: float, other: float) -> bool:
+        """Whether a value of the monitored metric is better than another."""
+        return value > other if self.mode == "max" else value < other
+
+    def _check_monitor(self, row: dict[str, float]) -> None:
+        """Refuse a metric that was asked for and is not measured; of the default one, say so once."""
+        if self.monitor in row or self._warned:
+            return
+        text = f"monitor={self.monitor!r} is not among the metrics of a round: use one of {', '.join(row)}"
+        if self.monitor != MONITOR:
+            raise ValueError(text)
+        self._warned = True
+        _LOG.warning("%s; until then there is no best round", text)
+
+    @property
+    def best_value(self) -> float | None:
+        """The best value so far."""
+        return self._row(self.best_round)[self.monitor] if self.best_round else None
+
+    def _row(self, round_index: int) -> dict[str, float]:
+        first = int(self.history[0]["round"])  # not 1 where an old checkpoint without rows was resumed
+        return self.history[round_index - first]
+
+    def result(self, state: ModelState, averaged: ModelState | None, module: LightningModule) -> RunResult:
+        """Return what the run has come to."""
+        best = None
+        if self.best_round:
+            row = self._row(self.best_round)
+            best = Best(
+                round_index=self.best_round,
+                value=row[self.monitor],
+                metrics=row,
+                state=ModelState(self.best_weights, self.best_buffers),
+            )
+        known = [row[self.monitor] for row in self.history if self.monitor in row]
+        summary = {
+            "rounds": int(self.history[-1]["round"]) if self.history else 0,
+            "monitor": self.monitor,
+            "mode": self.mode,
+            "final": known[-1] if known else None,
+            "best": None if best is None else best.value,
+            "best_round": None if best is None else best.round_index,
+            "seconds": round(time.perf_counter() - self._began, 3),
+        }
+        return RunResult(
+            history=self.history, state=state, averaged=averaged, best=best, summary=summary, module=module
+        )
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best model, and the rows as two tensors, which are small and quick to write."""
+        names = list(dict.fromkeys(name for row in self.history for name in row))
+        cells = [[row.get(name, math.nan) for name in names] for row in self.history]
+        present = [[name in row for name in names] for row in self.history]
+        return super().state_dict() | {
+            "names": names,
+            "whole": [all(isinstance(row.get(name, 0), int) for row in self.history) for name in names],
+            "cells": torch.tensor(cells, dtype=torch.float64),
+            "present": torch.tensor(present, dtype=torch.bool),
+        }
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        own = ("names", "whole", "cells", "present")
+        super().load_state_dict({name: value for name, value in state.items() if name not in own})
+        names, whole = state["names"], state["whole"]
+        self.history = History(
+            {
+                name: int(value) if is_whole else value
+                for name, is_whole, value, is_there in zip(names, whole, cells, present, strict=True)
+                if is_there
+            }
+            for cells, present in zip(state["cells"].tolist(), state["present"].tolist(), strict=True)
+        )
+
+
+def with_all_metrics(result: RoundResult, watchers: Iterable[Any]) -> RoundResult:
+    """Complete the metrics of a round with what the plan knows and with the columns that callbacks add."""
+    plan = result.plan
+    metrics: dict[str, float] = {
+        "round": plan.index,
+        **result.metrics,
+        "train_loss": result.updates.mean_loss,
+        "num_sampled": int(plan.cohort.counts.sum()),
+        "num_delivered": int(result.delivered.sum()),
+        "num_rejected": len(result.faults),
+        "learning_rate": plan.learning_rate,
+        "step_length": plan.step_length,
+        "chi2": plan.chi_square,
+    }
+    for watcher in watchers:
+        if hasattr(watcher, "configure_metrics"):
+            metrics |= watcher.configure_metrics(result=result)
+    return replace(result, metrics=metrics)
+
+
+def averaged_name(name: str) -> str:
+    """Return what a metric of the averaged model is called.
+
+    >>> averaged_name("test_accuracy"), averaged_name("distance")
+    ('averaged_accuracy', 'averaged_distance')
+    """
+    return f"averaged_{name.removeprefix('test_')}"

@@ -1,0 +1,224 @@
+"""Who watches a run: our callbacks, Lightning's where they have a meaning in rounds, and Fabric's loggers."""
+
+import copy
+import os
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import callbacks as lightning_callbacks
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
+
+from fl_lightning.parts import memory
+from fl_lightning.runs.storage import encode, write_durably
+from fl_lightning.types import RoundResult
+
+if TYPE_CHECKING:
+    from fl_lightning.loop import FederatedLoop
+
+HOOKS = (
+    *(f"on_federation_{moment}" for moment in ("start", "pause", "end", "save", "saved")),
+    *("on_round_start", "on_round_end", "on_client_end", "configure_metrics"),
+)
+_AVERAGE = "FederatedLoop(averaging=ExponentialAverage(decay=0.95)), which averages the global model over the rounds"
+_INSTEAD = (
+    ("LearningRateMonitor", "the column learning_rate, which every round and every logger has"),
+    ("WeightAveraging", _AVERAGE),
+    ("StochasticWeightAveraging", _AVERAGE),
+    ("ProgressBar", "fl_lightning.callbacks.RoundProgress"),
+    ("Timer", "fl_lightning.callbacks.ComputationTime, and rounds= to end a run"),
+    ("GradientAccumulationScheduler", "FederatedLoop(batch_size=...)"),
+)
+_FRESH = "_memory_at_first"
+
+
+def check_callback(callback: Any) -> None:
+    """Refuse a callback that nothing would ever call, and name what to use instead.
+
+    Raises:
+        ValueError: If it has no hook of a federated run and is not one of Lightning's that work here.
+    """
+    name = type(callback).__name__
+    if isinstance(callback, ModelCheckpoint):
+        if callback._every_n_train_steps or callback._train_time_interval is not None:
+            raise ValueError(f"{name} saves after rounds here: use every_n_epochs, which counts rounds")
+        if callback.save_on_exception:
+            raise ValueError(f"{name}(save_on_exception=True) has no meaning here: use RoundCheckpoint, which resumes")
+        return
+    if isinstance(callback, EarlyStopping) or any(hasattr(callback, hook) for hook in HOOKS):
+        return
+    for kind, instead in _INSTEAD:
+        if isinstance(callback, getattr(lightning_callbacks, kind, ())):
+            raise ValueError(f"{name} would never be called in a federated run: use {instead}")
+    raise ValueError(f"{name} would never be called in a federated run: it has none of the hooks {', '.join(HOOKS)}")
+
+
+def start_anew(loop: "FederatedLoop") -> None:
+    """Let all parts and callbacks of a loop forget earlier runs, in this loop or in another."""
+    for callback in added_callbacks(loop):
+        check_callback(callback)  # some may have been added since the loop was made
+    parts = (loop.solver, loop.aggregator, loop.averaging, loop.calibration, loop.engine, loop.record, loop.uploads)
+    for part in (*parts, loop.spent, *all_callbacks(loop)):
+        _forget(part)
+
+
+def _forget(part: Any) -> None:
+    if isinstance(part, EarlyStopping | ModelCheckpoint):
+        fresh = vars(part).setdefault(_FRESH, {name: copy.copy(value) for name, value in vars(part).items()})
+        vars(part).update({name: copy.copy(value) for name, value in fresh.items()})
+    else:
+        memory.start_anew(part)
+
+
+def watchers(loop: "FederatedLoop") -> list[Any]:
+    """Return everybody who watches a loop, ready to be called: its callbacks, Fabric's callbacks, Fabric's loggers."""
+    found = []
+    for callback in all_callbacks(loop):
+        works_in_rounds = isinstance(callback, EarlyStopping | ModelCheckpoint)
+        found.append(InRounds(callback, loop) if works_in_rounds else callback)
+    return [*found, Loggers()] if loop.fabric.loggers else found
+
+
+def all_callbacks(loop: "FederatedLoop") -> list[Any]:
+    """Return the loop's callbacks, then Fabric's."""
+    return [*loop.callbacks, *loop.fabric._callbacks]
+
+
+def added_callbacks(loop: "FederatedLoop") -> list[Any]:
+    """Return all callbacks but the schedule, the sampling and the channel, wherever these stand."""
+    own = (loop.schedule, loop.sampling, loop.channel)
+    return [callback for callback in all_callbacks(loop) if not any(callback is part for part in own)]
+
+
+class Loggers:
+    """Gives the metrics of each round to the loggers of Fabric."""
+
+    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+        """Log the round."""
+        loop.fabric.log_dict(result.metrics, step=result.plan.index)
+
+    def on_federation_pause(self, loop: "FederatedLoop") -> None:
+        """Write what was logged so far."""
+        for logger in loop.fabric.loggers:
+            logger.save()
+
+    def on_federation_end(self, loop: "FederatedLoop") -> None:
+        """Close the logs."""
+        for logger in loop.fabric.loggers:
+            logger.save()
+            logger.finalize("success")
+
+
+class InRounds:
+    """Calls an EarlyStopping or a ModelCheckpoint as a Trainer would whose epochs are the rounds.
+
+    Args:
+        callback: Lightning's.
+        loop: The run.
+    """
+
+    def __init__(self, callback: Any, loop: "FederatedLoop") -> None:
+        self.callback, self.trainer = callback, TrainerView(loop)
+        callback.setup(self.trainer, loop.module, "fit")
+
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
+        """Tell that training starts."""
+        self.callback.on_train_start(self.trainer, loop.module)
+
+    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+        """Tell that an epoch is over, and before it a validation where the round was evaluated."""
+        self.trainer.callback_metrics |= {
+            name: torch.tensor(float(value)) for name, value in result.metrics.items() if value is not None
+        }
+        if loop.evaluates(result.plan.index):
+            self.callback.on_validation_end(self.trainer, loop.module)
+        self.callback.on_train_epoch_end(self.trainer, loop.module)
+
+    def on_federation_end(self, loop: "FederatedLoop") -> None:
+        """Tell that training is over."""
+        self.callback.on_train_end(self.trainer, loop.module)
+
+
+class TrainerView:
+    """What EarlyStopping and ModelCheckpoint look at in a Trainer, with rounds for epochs and for steps.
+
+    Args:
+        loop: The run.
+    """
+
+    fast_dev_run, sanity_checking, ckpt_path = False, False, None
+    val_check_interval, num_val_batches = 1.0, 1
+
+    def __init__(self, loop: "FederatedLoop") -> None:
+        self._loop = loop
+        self.callback_metrics: dict[str, torch.Tensor] = {}
+        self.state = SimpleNamespace(fn=TrainerFn.FITTING)
+        self.fit_loop = SimpleNamespace(epoch_loop=SimpleNamespace(val_loop=SimpleNamespace(_has_run=True)))
+        self.check_val_every_n_epoch = loop.evaluate_every
+        self.loggers = [logger for logger in loop.fabric.loggers if hasattr(logger, "after_save_checkpoint")]
+        self.default_root_dir = os.getcwd()
+        self.is_global_zero, self.global_rank = loop.fabric.is_global_zero, loop.fabric.global_rank
+        self.world_size = loop.fabric.world_size
+        self.strategy = SimpleNamespace(
+            broadcast=loop.fabric.broadcast,
+            barrier=loop.fabric.barrier,
+            remove_checkpoint=self._remove,
+            reduce_boolean_decision=self._agreed,
+        )
+
+    @property
+    def current_epoch(self) -> int:
+        """The round, counted from 0 as a Trainer counts epochs."""
+        return self._loop.round_index - 1
+
+    @property
+    def global_step(self) -> int:
+        """The rounds that are finished."""
+        return self._loop.round_index
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run ends after this round."""
+        return self._loop.should_stop
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        self._loop.should_stop = value
+
+    def save_checkpoint(self, path: str, weights_only: bool | None = None) -> None:
+        """Write the module as ``load_from_checkpoint`` takes it; there is no optimizer that outlives a round."""
+        loop = self._loop
+        loop.engine.load(loop.state)
+        if self.is_global_zero:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            write_durably(Path(path), encode(_checkpoint(loop)))
+        loop.fabric.barrier()
+
+    def _remove(self, path: str) -> None:
+        if self.is_global_zero:
+            Path(path).unlink(missing_ok=True)
+
+    def _agreed(self, decision: bool, all: bool = True) -> bool:
+        if self.world_size == 1:
+            return decision
+        votes: Any = self._loop.fabric.all_reduce(torch.tensor(float(decision)), reduce_op="sum")
+        return bool(votes == self.world_size) if all else bool(votes > 0)
+
+
+def _checkpoint(loop: "FederatedLoop") -> dict[str, Any]:
+    module = loop.module
+    checkpoint: dict[str, Any] = {
+        "epoch": loop.round_index - 1,
+        "global_step": loop.round_index,
+        "pytorch-lightning_version": version("lightning"),
+        "state_dict": {name: value.detach().cpu().clone() for name, value in module.state_dict().items()},
+        "loops": {},
+    }
+    if module.hparams:
+        checkpoint[module.CHECKPOINT_HYPER_PARAMS_NAME] = module._hparams_name
+        checkpoint[module.CHECKPOINT_HYPER_PARAMS_KEY] = dict(module.hparams)
+    module.on_save_checkpoint(checkpoint)
+    return checkpoint

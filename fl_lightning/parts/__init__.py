@@ -1,0 +1,1 @@
+"""What every part is: its protocol, its base class, its memory, and how its arguments are checked."""

@@ -1,0 +1,137 @@
+"""Base classes for parts of your own, and the words for a part that does not fit.
+
+A config may name any subclass of these, whatever its annotations. A class with another base but the same methods counts
+as a subclass too. From Python, :mod:`fl_lightning.parts.protocols` says the same to type checkers.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from fl_lightning.types import Conditions, IntVector, RoundPlan
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _has_the_methods(base: type, other: type) -> Any:
+    """Let a class count as a subclass of one of the bases below if it can be called as the base can."""
+    if ABC not in base.__bases__ or other.__module__ == "builtins":  # a text has a method ``split`` as well
+        return NotImplemented
+    return misfit(other, base) is None or NotImplemented
+
+
+class Schedule(ABC):
+    """Decides the conditions of a round: T and q of every client."""
+
+    __subclasshook__: Any = classmethod(_has_the_methods)
+
+    @abstractmethod
+    def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
+        """Return T and q of all clients in this round; ``steps_per_epoch`` has one entry for each client."""
+
+
+class Channel(ABC):
+    """Decides whose upload arrives."""
+
+    __subclasshook__: Any = classmethod(_has_the_methods)
+
+    @abstractmethod
+    def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
+        """Return for each client how many of its draws arrive, (M,)."""
+
+
+class DataSource(ABC):
+    """A data set that can become a federation."""
+
+    __subclasshook__: Any = classmethod(_has_the_methods)
+
+    @abstractmethod
+    def load(self, seed: int) -> Any:
+        """Fetch what is missing, split it among the clients and return the federation."""
+
+
+class Partition(ABC):
+    """Splits a data set among clients.
+
+    One that needs no labels says so by ``uses_labels = False``. One that looks at something else of the data has
+    ``split_dataset(dataset, rng)`` besides.
+    """
+
+    __subclasshook__: Any = classmethod(_has_the_methods)
+
+    @abstractmethod
+    def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
+        """Return for each client the indices of its examples."""
+
+
+def misfit(part: Any, wanted: type) -> str | None:
+    """Return which method of a base class or protocol a part lacks, or has with other arguments; None if it fits.
+
+    Args:
+        part: An object or a class.
+        wanted: What it should be like.
+
+    >>> class Late:
+    ...     def configure_delivery(self, plan): ...
+    >>> misfit(Late, Channel)
+    'wanted configure_delivery(plan, seed), found configure_delivery(plan)'
+    >>> misfit(Late(), Schedule)
+    'wanted configure_conditions(round_index, steps_per_epoch, seed), found no such method'
+    """
+    members = [(name, member) for name, member in vars(wanted).items() if not name.startswith("_")]
+    for name, member in members:
+        if not inspect.isfunction(member):
+            continue
+        needed = _arguments(wanted, name)
+        found = getattr(part, name, None)
+        if not callable(found) or getattr(found, "__isabstractmethod__", False):
+            return f"wanted {name}{needed}, found no such method"
+        given = _arguments(part, name)
+        if given is not None and needed is not None and not _takes(given, needed):
+            return f"wanted {name}{needed}, found {name}{given}"
+    for name, member in members:
+        if isinstance(member, property) and not hasattr(part, name):
+            return f"wanted the property {name}, found no such attribute"
+    return None
+
+
+def check_part(argument: str, part: Any, wanted: type) -> None:
+    """Refuse a part that lacks a method, before anything is called.
+
+    Args:
+        argument: What the part was given as.
+        part: An object.
+        wanted: The base class or protocol that says what it should be like.
+
+    Raises:
+        TypeError: With the method, what is wanted and what was found.
+    """
+    if inspect.isclass(part):
+        raise TypeError(f"{argument}={part.__qualname__} is a class: give an object of it, {part.__qualname__}(...)")
+    problem = misfit(part, wanted)
+    if problem is not None:
+        name = f"{wanted.__module__}.{wanted.__qualname__}"
+        raise TypeError(f"{argument}={type(part).__qualname__} does not fit {name}: {problem}")
+
+
+def _arguments(part: Any, name: str) -> inspect.Signature | None:
+    """Return the arguments of a method without ``self`` and without annotations; None where nobody can tell."""
+    try:
+        signature = inspect.signature(getattr(part, name))
+    except (TypeError, ValueError):
+        return None
+    parameters = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    if inspect.isclass(part) and inspect.isfunction(inspect.getattr_static(part, name)):
+        parameters = parameters[1:]
+    return inspect.Signature(parameters)
+
+
+def _takes(given: inspect.Signature, needed: inspect.Signature) -> bool:
+    """Return whether a method can be called with what another one needs, one argument after the other."""
+    try:
+        given.bind(*(each.name for each in needed.parameters.values() if each.kind in _POSITIONAL))
+    except TypeError:
+        return False
+    return True

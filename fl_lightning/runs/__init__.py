@@ -1,0 +1,1 @@
+"""All that a run leaves on disk: written, read, locked, resumed, identified."""

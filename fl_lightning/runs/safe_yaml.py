@@ -1,0 +1,91 @@
+"""The one reader for YAML that this package did not write itself: bounded, and without a way to run code."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+_MAX_BYTES, _MAX_VALUES = 10_000_000, 1_000_000
+
+
+class UnsafeYamlError(ValueError):
+    """A text that is not YAML, or that is refused; its message names the text."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses what YAML would take silently or what could grow without bound: repeated keys, merge keys, binary."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise _refusal("merge keys (<<) are not supported: write the keys out", key_node)
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise _refusal("a key must be a plain value", key_node)
+            if key in seen:
+                raise _refusal(f"key {key!r} stands twice", key_node)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+    def _refuse(self, node: yaml.Node) -> Any:
+        raise _refusal(f"{node.tag.replace('tag:yaml.org,2002:', '!!')} is not supported: use plain values", node)
+
+
+def _refusal(text: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, text, node.start_mark)
+
+
+for _tag in ("binary", "set", "omap", "pairs"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader._refuse)
+
+
+def load(text: str, origin: str) -> Any:
+    """Return the content of a text.
+
+    Args:
+        text: The text.
+        origin: What it is, for complaints: ``config mine.yaml``.
+
+    Raises:
+        UnsafeYamlError: If it is not YAML, is too large, unfolds to too many values, or uses what is not supported.
+
+    >>> load("a: {b: [1, 2]}", "an example")
+    {'a': {'b': [1, 2]}}
+    >>> load("a: !!binary aGk=", "an example")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    fl_lightning.runs.safe_yaml.UnsafeYamlError: an example is not valid YAML: !!binary is not supported: use plain ...
+    """
+    if len(text) > _MAX_BYTES:
+        raise UnsafeYamlError(f"{origin} has {len(text):,} characters, at most {_MAX_BYTES:,} are read")
+    try:
+        loaded = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise UnsafeYamlError(f"{origin} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
+    if _has_more_values_than(_MAX_VALUES, loaded):
+        raise UnsafeYamlError(f"{origin} has over {_MAX_VALUES:,} values, or refers to itself")
+    return loaded
+
+
+def load_table(text: str, origin: str) -> dict[str, Any]:
+    """Return the content of a text that must be a table of keys; an empty one has none."""
+    loaded = load(text, origin)
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
+        raise UnsafeYamlError(f"{origin} must be a table of keys, but is a {type(loaded).__name__}")
+    return loaded
+
+
+def _has_more_values_than(limit: int, tree: Any) -> bool:
+    """Whether a tree is too large; what is referred to again counts again, so a small file can hold a huge tree."""
+    waiting, count = [tree], 0
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (dict, list)):
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+        count += 1
+        if count + len(waiting) > limit:
+            return True
+    return False

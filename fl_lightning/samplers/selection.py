@@ -1,0 +1,106 @@
+"""From a sampler to the cohort of a round."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fl_lightning.parts.protocols import Forecast, Probe
+from fl_lightning.samplers import Drawing, Sampler
+from fl_lightning.types import BoolVector, Cohort, Profiles, RoundResult, Vector
+
+
+class Selection:
+    """Draws the clients of each round by a sampler.
+
+    Args:
+        sampler: Returns the probabilities.
+        clients_per_round: K, as a number of draws (6) or as a share of the clients (0.3).
+        drawing: How the draws are made; the sampler's own way by default.
+    """
+
+    def __init__(self, sampler: Sampler, clients_per_round: int | float, drawing: Drawing | None = None) -> None:
+        is_share = isinstance(clients_per_round, float) and not clients_per_round.is_integer()
+        if not clients_per_round > 0 or (is_share and clients_per_round > 1):
+            raise ValueError(
+                f"clients_per_round={clients_per_round} must be a number of clients (at least 1) or a share in (0, 1)"
+            )
+        self.sampler, self.clients_per_round, self.drawing = sampler, clients_per_round, drawing
+
+    def num_draws(self, num_clients: int) -> int:
+        """Return K."""
+        wanted = self.clients_per_round
+        is_share = isinstance(wanted, float) and not wanted.is_integer()
+        requested = max(1, round(wanted * num_clients)) if is_share else int(wanted)
+        return self.sampler.num_draws(requested, num_clients)
+
+    def start(self, forecast: Forecast) -> None:
+        """Let the sampler look at typical rounds."""
+        self.sampler.start(forecast)
+
+    def ask(self, profiles: Profiles, probe: Probe | None, rng: np.random.Generator) -> None:
+        """Let the sampler ask clients, if it does."""
+        if type(self.sampler).prepare is Sampler.prepare:
+            return
+        if probe is None:
+            raise ValueError(
+                f"{type(self.sampler).__name__} asks clients before it draws, but there is nobody to ask: "
+                "give Planner.plan a probe, or use a sampler that asks nothing"
+            )
+        self.sampler.prepare(_of_reachable(profiles), self.num_draws(profiles.num_clients), probe, rng)
+
+    def expected_cohort(self, profiles: Profiles) -> Cohort:
+        """Return the probabilities of the draw without drawing."""
+        num_draws, seen = self.num_draws(profiles.num_clients), _of_reachable(profiles)
+        probabilities = self.sampler.probabilities(seen, num_draws)
+        if profiles.available is not None:
+            probabilities = among(probabilities, profiles.available)
+            num_draws = min(num_draws, int(np.count_nonzero(probabilities)))
+        return Cohort(
+            probabilities=probabilities,
+            coefficients=self.sampler.coefficients(seen, probabilities),
+            counts=np.zeros(profiles.num_clients, dtype=np.int64),
+            num_draws=num_draws,
+            scope=self.sampler.calibration_scope,
+        )
+
+    def configure_cohort(self, expected: Cohort, rng: np.random.Generator) -> Cohort:
+        """Return who takes part in this round."""
+        draw = self.sampler.draw if self.drawing is None else self.drawing
+        return replace(expected, counts=draw(expected.probabilities, expected.num_draws, rng))
+
+    def on_federation_start(self, loop: Any) -> None:
+        """Tell the sampler how long the run will be."""
+        self.sampler.run_length = loop.rounds
+
+    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+        """Let the sampler learn from what was delivered."""
+        self.sampler.observe(result)
+
+    def start_anew(self) -> None:
+        """Let the sampler forget what it learned in an earlier run."""
+        self.sampler.start_anew()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the sampler has learned."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it back."""
+        self.sampler.load_state_dict(state_dict)
+
+
+def _of_reachable(profiles: Profiles) -> Profiles:
+    """Return what a sampler sees: clients that cannot be drawn have no weight."""
+    return profiles if profiles.available is None else replace(profiles, weights=profiles.reachable_weights)
+
+
+def among(probabilities: Vector, available: BoolVector) -> Vector:
+    """Return the probabilities of those who can be drawn, summing to 1; all of them alike where nobody was wanted.
+
+    >>> among(np.array([0.5, 0.3, 0.2]), np.array([True, False, True])).round(3).tolist()
+    [0.714, 0.0, 0.286]
+    """
+    kept = np.where(available, probabilities, 0.0)
+    total = kept.sum()
+    return kept / total if total > 0 else available / available.sum()

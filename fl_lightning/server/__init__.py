@@ -1,0 +1,20 @@
+"""What the server does besides aggregating: step length, averaging over rounds, rates, budget."""
+
+from fl_lightning.server.averaging import Averaging, ExponentialAverage, NoAverage, TailAverage
+from fl_lightning.server.budget import Budget, Spent
+from fl_lightning.server.calibration import Calibration
+from fl_lightning.server.rates import CosineRate, RateSchedule, StepRate, TorchRate
+
+__all__ = [
+    "Averaging",
+    "Budget",
+    "Calibration",
+    "CosineRate",
+    "ExponentialAverage",
+    "NoAverage",
+    "RateSchedule",
+    "Spent",
+    "StepRate",
+    "TailAverage",
+    "TorchRate",
+]

@@ -1,0 +1,121 @@
+"""Step-length calibration: one division instead of a table of algorithms."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal, Protocol, get_args
+
+from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.memory import Remembers
+from fl_lightning.types import RoundPlan, Scope
+
+Place = Literal["local", "server", "split"]
+_LOG = logging.getLogger("fl_lightning")
+_MAX_ITERATIONS = 50
+_LARGE = 2.0  # of learning rate x A: on a loss of curvature 1 a client then ends further from its optimum than it was
+_LOCAL_SHARE = {"local": 1.0, "split": 0.5, "server": 0.0}  # exponent of the factor that goes to the local rate
+
+
+class Replanner(Protocol):
+    """What calibration asks of the planner."""
+
+    def at_rate(self, plan: RoundPlan, learning_rate: float) -> RoundPlan:
+        """Return an undrawn plan at another learning rate."""
+
+    def typical_plans(self, learning_rate: float) -> Iterator[RoundPlan]:
+        """Yield undrawn plans of typical rounds at a learning rate."""
+
+
+class Calibration(Remembers):
+    r"""Gives every algorithm the expected step length that FedAvg has at the base learning rate.
+
+    .. math:: f = \frac{\sum_m w_m (1-q_m) A_m}{\sum_m p_m (1-q_m) c_m A_m}, \qquad \eta = \eta_1 f^a, \quad s = f^{1-a}
+
+    with :math:`\eta` the local learning rate and s the factor on the aggregate.
+
+    Args:
+        scope: ``round``: equal in each round. ``average``: one factor from the expectation over typical rounds.
+            ``none``: the base rate is used as it is. Samplers whose probabilities do not follow each round's conditions
+            are calibrated over typical rounds at most, and those that select by a rule not at all.
+        apply: Where the factor goes. ``local`` (a = 1): to the local learning rate, as in the paper; long local work
+            then saturates where :math:`\eta A` is large. ``server`` (a = 0): to the aggregate, which leaves the local
+            drift equal for all algorithms and amplifies the noise of small batches. ``split`` (a = 1/2): half of it, in
+            logarithms, to each.
+        max_learning_rate: Never exceed this local learning rate.
+    """
+
+    memory = ("_average_factor",)
+
+    def __init__(self, scope: Scope = "round", apply: Place = "local", max_learning_rate: float | None = None) -> None:
+        one_of("scope", scope, Scope)
+        one_of("apply", apply, Place)
+        if max_learning_rate is not None and not max_learning_rate > 0:
+            raise ValueError(f"max_learning_rate={max_learning_rate} must be positive")
+        self.scope, self.apply, self.max_learning_rate = scope, apply, max_learning_rate
+        self._average_factor: float | None = None
+        self._warned: set[str] = set()
+
+    def __call__(self, plan: RoundPlan, planner: Replanner) -> RoundPlan:
+        """Return an undrawn plan, made at the base learning rate, at its calibrated one.
+
+        Where p and A depend on the rate (proximal solvers), the rate is a fixed point.
+        """
+        scope = max(self.scope, plan.cohort.scope, key=get_args(Scope).index)
+        if scope == "none":
+            return plan
+        base, current, share = plan, plan, _LOCAL_SHARE[self.apply]
+        factor = self._factor(scope, base, base, planner)
+        for _ in range(_MAX_ITERATIONS):
+            rate = self._capped(base.learning_rate * factor**share)
+            if abs(rate - current.learning_rate) <= 1e-12 * rate:
+                break
+            current = planner.at_rate(current, rate)
+            if current.expected is base.expected:  # nothing depends on the rate
+                break
+            factor = self._factor(scope, base, current, planner)
+        else:
+            self._warn(
+                f"the calibrated learning rate does not settle in {_MAX_ITERATIONS} steps (now {rate:g}): lower "
+                "loop.lr or the proximal term, or calibrate on the server (loop.calibration.apply=server)"
+            )
+        self._warn_of_saturation(current)
+        return current if share == 1 else replace(current, server_scale=factor ** (1 - share))
+
+    def _capped(self, rate: float) -> float:
+        return rate if self.max_learning_rate is None else min(rate, self.max_learning_rate)
+
+    def _factor(self, scope: Scope, base: RoundPlan, current: RoundPlan, planner: Replanner) -> float:
+        if scope == "round":
+            return _fedavg_length(base) / current.expected.step_length
+        if self._average_factor is None or current is not base:
+            wanted = sum(_fedavg_length(each) for each in planner.typical_plans(base.learning_rate))
+            reached = sum(each.expected.step_length for each in planner.typical_plans(current.learning_rate))
+            self._average_factor = wanted / reached
+        return self._average_factor
+
+    def _warn_of_saturation(self, plan: RoundPlan) -> None:
+        largest = plan.learning_rate * float(plan.profiles.accumulation.max())
+        if largest > _LARGE and "saturation" not in self._warned:
+            self._warned.add("saturation")
+            _LOG.warning(
+                "round %d: local learning rate x local work is %.1f for the busiest client: its steps may saturate or "
+                "overshoot, which no calibration sees; lower loop.lr, ask for less work (loop.max_local_steps=auto), "
+                "or calibrate by loop.calibration.apply=split",
+                plan.index,
+                largest,
+            )
+
+    def _warn(self, text: str) -> None:
+        if "settling" not in self._warned:
+            self._warned.add("settling")
+            _LOG.warning(text)
+
+
+def _fedavg_length(plan: RoundPlan) -> float:
+    """Return sum_m w (1-q) A: FedAvg's step length under the conditions of a plan, among those who can be drawn.
+
+    FedAvg takes every step that clients offer, so that a limit on local steps does not shorten the step of a round.
+    """
+    profiles = plan.profiles
+    work = profiles.accumulation if profiles.offered_accumulation is None else profiles.offered_accumulation
+    return float((profiles.reachable_weights * (1 - profiles.failure_rates) * work).sum())

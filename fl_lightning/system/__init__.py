@@ -1,0 +1,17 @@
+"""What clients meet: their clock, who can be drawn, what a round costs, recorded traces."""
+
+from fl_lightning.system.availability import AvailabilityTrace, DayNight, OnOff
+from fl_lightning.system.clock import Clock
+from fl_lightning.system.costs import Traffic
+from fl_lightning.system.values import Between, LogNormal, Share
+
+__all__ = [
+    "AvailabilityTrace",
+    "Between",
+    "Clock",
+    "DayNight",
+    "LogNormal",
+    "OnOff",
+    "Share",
+    "Traffic",
+]

@@ -1,0 +1,114 @@
+"""A resumed run is the run that was interrupted: same settings, same input files, same rows so far."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fl_lightning.cli.main import main
+from fl_lightning.runs import identity
+from fl_lightning.runs.identity import changed_files, named_files, other_versions
+from stored_runs import arguments, make_run
+
+NAME = "toy_fedavg"
+ROUNDS = 3
+TRACE = "client,num_steps,failure_rate\n" + "".join(f"{client},{1 + client % 3},0.1\n" for client in range(30))
+
+
+class Killed(BaseException):
+    """Like a SIGKILL, nobody catches it."""
+
+
+class Kill:
+    def on_round_end(self, loop, result):
+        if loop.round_index == 2:
+            raise Killed
+
+
+def settings(root):
+    nothing = [f"--loop.schedule.{name}=null" for name in ("num_steps", "failure_rates")]
+    return [*nothing, f"--loop.schedule.trace={root / 'trace.csv'}"]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    root = tmp_path_factory.mktemp("stored")
+    (root / "trace.csv").write_text(TRACE)
+    run = make_run(NAME, root / "run", ROUNDS, *settings(root))
+    run.loop.callbacks.append(Kill())
+    with pytest.raises(Killed):
+        run.execute("auto")
+    return root
+
+
+@pytest.fixture
+def killed(stored, tmp_path):
+    return Path(shutil.copytree(stored / "run", tmp_path / "run"))
+
+
+def test_a_trace_that_changed_is_noticed(killed, stored, capsys):
+    trace = stored / "trace.csv"
+    before = trace.read_text()
+    command = ["train", *arguments(NAME, killed, ROUNDS, *settings(stored))]
+    try:
+        trace.write_text(before.replace("0,1,0.1", "0,3,0.1"))
+        assert main(command) == 2
+        assert f"the contents of {trace} (loop.schedule.trace) changed" in capsys.readouterr().err
+    finally:
+        trace.write_text(before)
+    assert main(command) == 0
+    assert "continuing after round 2" in capsys.readouterr().err
+
+
+def test_another_version_is_named(killed, stored, monkeypatch, capsys):
+    versions = identity.installed_versions()
+    monkeypatch.setattr("fl_lightning.runs.identity.installed_versions", lambda: versions | {"torch": "9.9"})
+    assert main(["train", *arguments(NAME, killed, ROUNDS, *settings(stored))]) == 0
+    assert f"torch was {versions['torch']} and is 9.9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: "\ufeff" + text, "column 1 is '\\ufeffround', but was 'round'"),
+        (lambda text: text.replace("test_loss", "loss", 1), "but was 'test_loss'"),
+        (lambda text: text.replace("round,", "note,round,", 1).replace("\n1,", "\nx,1,"), "does not have the rounds"),
+        (lambda text: text.replace("\n", ",7\n"), "are not what they were"),
+        (lambda text: text.replace("\n1,", "\n1,0.5", 1), "are not what they were"),
+        (lambda text: text + "x" * 200_000, None),  # after the checkpoint: cut off, as what a crash left there
+        (lambda text: text.replace("\n1,", "\n1," + "9" * 200_000, 1), "not a table of numbers"),
+    ],
+    ids=["bom", "renamed", "first", "added", "cell", "tail", "oversized"],
+)  # fmt: skip
+def test_changed_metrics_are_noticed(change, words, killed, stored, capsys):
+    file = killed / "metrics.csv"
+    file.write_bytes(change(file.read_text(encoding="utf-8")).encode())
+    before = file.read_bytes()
+    code = main(["train", *arguments(NAME, killed, ROUNDS, *settings(stored))])
+    error = capsys.readouterr().err
+    if words is None:
+        assert code == 0, error
+        return
+    assert code == 2
+    assert words in error
+    assert file.read_bytes() == before
+
+
+def test_every_file_that_settings_name_is_part_of_the_identity(tmp_path):
+    for name in ("a.csv", "b.npy"):
+        (tmp_path / name).write_text(name)
+    callbacks = [{"class_path": "x.Y", "init_args": {"files": [str(tmp_path / "b.npy")]}}]
+    found = named_files({"loop": {"trace": str(tmp_path / "a.csv"), "callbacks": callbacks}, "run_dir": str(tmp_path)})
+    assert sorted(found) == ["loop.callbacks[0].files[0]", "loop.trace"]
+    assert changed_files(found, {}) == [
+        f"{tmp_path / 'a.csv'} (loop.trace) is not there any more",
+        f"{tmp_path / 'b.npy'} (loop.callbacks[0].files[0]) is not there any more",
+    ]
+    assert changed_files({}, found) == []  # made by the run itself, after its start
+    assert named_files({"a": "x" * 5000, "b": "\0", "c": "trace.csv"}) == {}
+
+
+@pytest.mark.parametrize("junk", [None, [], {"torch": 3}, "text", {"loop.trace": 1}])
+def test_nonsense_in_a_checkpoint_is_passed_over(junk):
+    assert changed_files(junk, {}) == []
+    assert other_versions(junk) == []
