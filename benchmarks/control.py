@@ -6,12 +6,11 @@ import tracemalloc
 import numpy as np
 
 from fl_lightning.aggregators import AnonymousMean
+from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.engine.cpu.allocator import keep_freed_memory
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware
-from fl_lightning.server.calibration import Calibration
-from fl_lightning.solvers import SGD
 
 GROUPS = [Group(0.5, (1, 10), (0.4, 0.5)), Group(0.5, (20, 30), (0.0, 0.1))]
 
@@ -21,12 +20,10 @@ class ControlPlane:
 
     def __init__(self, num_clients: int, clients_per_round: int = 100) -> None:
         self.channel, self.aggregator = ChannelFailures(), AnonymousMean()
+        sampling = SamplerSelection(HeterogeneityAware(), min(clients_per_round, num_clients))
         self.planner = Planner(
-            schedule=HeterogeneitySchedule(groups=GROUPS),
-            sampling=SamplerSelection(HeterogeneityAware(), min(clients_per_round, num_clients)),
-            aggregator=self.aggregator,
-            solver=SGD(),
-            calibration=Calibration(),
+            algorithm=Algorithm(sampling=sampling, aggregator=self.aggregator),
+            system=System(schedule=HeterogeneitySchedule(groups=GROUPS)),
             weights=np.full(num_clients, 1 / num_clients),
             learning_rate=0.01,
             steps_per_epoch=np.ones(num_clients, dtype=np.int64),

@@ -9,6 +9,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
 from benchmarks.workloads import Workload
+from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine import Engine
@@ -72,7 +73,14 @@ def run(workload: Workload, pause: Callable[[dict[str, Any]], bool], mode: str =
     play(workload, _Pace(pause if fabric.global_rank == 0 else lambda parts: True), mode, fabric)
 
 
-def play(workload: Workload, watcher: Any, mode: str = "auto", fabric: Fabric | None = None, **settings: Any) -> None:
+def play(
+    workload: Workload,
+    watcher: Any,
+    mode: str = "auto",
+    fabric: Fabric | None = None,
+    clock: Any = None,
+    **settings: Any,
+) -> None:
     """Play rounds until a watcher stops the loop, with further arguments of the loop as given."""
     inputs, targets, test_inputs, test_targets = workload.data()
     federation = TensorFederation((inputs, targets), (test_inputs, test_targets), workload.clients())
@@ -82,14 +90,13 @@ def play(workload: Workload, watcher: Any, mode: str = "auto", fabric: Fabric | 
     healthy = Group(0.5 if workload.lossy_half else 1.0, workload.num_steps, 0.0)
     groups = [Group(0.5, workload.num_steps, (0.4, 0.5)), healthy] if workload.lossy_half else [healthy]
     FederatedLoop(
+        # No average, as the loop by hand, which evaluates one model.
+        Algorithm(sampling=SamplerSelection(Uniform(), workload.clients_per_round), averaging=NoAverage()),
+        System(schedule=HeterogeneitySchedule(groups=groups), channel=ChannelFailures(), clock=clock),
         rounds=1_000_000,
         lr=workload.learning_rate,
-        schedule=HeterogeneitySchedule(groups=groups),
-        sampling=SamplerSelection(Uniform(), workload.clients_per_round),
-        channel=ChannelFailures(),
         engine=_TimedEngine(mode),
         batch_size=workload.batch_size,
-        averaging=NoAverage(),  # as the loop by hand, which evaluates one model
         callbacks=[watcher],
         fabric=fabric or Fabric(accelerator="cpu", devices=1),
         **settings,

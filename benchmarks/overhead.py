@@ -49,9 +49,11 @@ class Rounds:
         self.noted: list[dict[str, float]] = []
 
     def on_federation_start(self, loop: Any) -> None:
-        clock, evaluator = Timed(loop.clock), Timed(loop.client_evaluator)
-        loop.clock, loop.client_evaluator = clock, evaluator
-        loop.planner = replace(loop.planner, clock=clock)
+        clock = Timed(loop.system.clock)
+        evaluator = Timed(loop._evaluate_clients)
+        loop.system = replace(loop.system, clock=clock)
+        loop._evaluate_clients = evaluator
+        loop.planner = replace(loop.planner, system=loop.system)
         self.watches = {"clock": clock, "clients": evaluator}
         self._began = time.perf_counter()
 

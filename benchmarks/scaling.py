@@ -79,6 +79,7 @@ def measure(
     import torch
     from torch import nn
 
+    from fl_lightning.algorithms import Algorithm, System
     from fl_lightning.callbacks import (
         ChannelFailures,
         Group,
@@ -104,15 +105,17 @@ def measure(
     clock, callbacks, saves = Clock(), [], []
     if run_dir is not None:
         callbacks = [RunRecorder(str(run_dir)), TimedCheckpoint(str(run_dir / "checkpoints"))]
+    groups = [Group(0.5, STEPS, (0.4, 0.5)), Group(0.5, STEPS, (0.0, 0.1))]
     loop = FederatedLoop(
+        Algorithm(
+            sampling=SamplerSelection(HeterogeneityAware() if algorithm == "fedacs" else Importance(), DRAWS),
+            aggregator=make_aggregator(algorithm),
+            averaging=NoAverage(),
+        ),
+        System(schedule=HeterogeneitySchedule(groups=groups), channel=ChannelFailures()),
         rounds=rounds,
         lr=0.05,
         batch_size=EXAMPLES,
-        schedule=HeterogeneitySchedule(groups=[Group(0.5, STEPS, (0.4, 0.5)), Group(0.5, STEPS, (0.0, 0.1))]),
-        sampling=SamplerSelection(HeterogeneityAware() if algorithm == "fedacs" else Importance(), DRAWS),
-        channel=ChannelFailures(),
-        aggregator=make_aggregator(algorithm),
-        averaging=NoAverage(),
         evaluate_every=max(1, rounds // 10),
         callbacks=[clock, *callbacks],
     )

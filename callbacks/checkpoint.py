@@ -9,7 +9,6 @@ from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.runs.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
 from fl_lightning.types import RoundResult
 
@@ -85,7 +84,7 @@ class RoundCheckpoint(Callback):
         loop.call("on_federation_save")
         write_checkpoint(
             self.folder / f"round_{loop.round_index:08d}.ckpt",
-            {**self.about, "finished": finished, "loop": snapshot(loop)},
+            {**self.about, "finished": finished, "loop": loop.state_dict()},
         )
         for _, path in checkpoints(self.folder)[: -self.keep]:
             path.unlink()

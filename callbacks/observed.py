@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.parts.bases import Schedule
 from fl_lightning.parts.memory import Remembers
+from fl_lightning.parts.traits import ScheduleTraits
 from fl_lightning.types import BoolVector, Conditions, IntVector, RoundResult, Vector
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class ObservedConditions(Remembers, Callback, Schedule):
         decay: Factor on what was seen of a client each time it is asked again; below 1 where conditions change.
     """
 
+    traits = ScheduleTraits(period=1, learns=True)  # as far as is known, every round is like the next
     memory = ("_asked", "_lost", "_steps", "_reports")
 
     def __init__(
@@ -55,11 +57,6 @@ class ObservedConditions(Remembers, Callback, Schedule):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Refuse a plain Trainer."""
         refuse_trainer(self, "it learns from the uploads of other machines", "HeterogeneitySchedule")
-
-    @property
-    def period(self) -> int:
-        """Return 1: as far as is known, every round is like the next."""
-        return 1
 
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
         """Return what is known of T and q of all clients."""

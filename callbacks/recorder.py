@@ -135,7 +135,7 @@ class RunRecorder(Remembers, Callback):
         """Write what is known at the end."""
         if loop.fabric.global_rank:
             return
-        averaged = loop.averaging.state
+        averaged = loop.algorithm.averaging.state
         for name in FINAL_FILES:
             if name == "model.ckpt" and averaged is not None:
                 loop.engine.load(averaged)

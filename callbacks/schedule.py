@@ -11,6 +11,7 @@ from fl_lightning.callbacks.channels.radio import RayleighOutage
 from fl_lightning.callbacks.trainer import global_seed
 from fl_lightning.parts.bases import Schedule
 from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.traits import ScheduleTraits
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.system.number_files import read_numbers
 from fl_lightning.system.trace_file import NOT_A_TABLE, read_rows, whole
@@ -90,13 +91,13 @@ class HeterogeneitySchedule(Callback, Schedule):
         self.failure_rate: float | None = None  # q of this epoch, in a plain Trainer
 
     @property
-    def period(self) -> int | None:
-        """After how many rounds the conditions repeat themselves; None where they never do."""
+    def traits(self) -> ScheduleTraits:
+        """After how many rounds the conditions repeat themselves."""
         if self.radio is not None and self.radio.dynamic and self.radio.shadowing_db:
-            return None
+            return ScheduleTraits()
         if self._trace is not None:
-            return len(self._trace)
-        return None if self.groups is not None and self.dynamic else 1
+            return ScheduleTraits(period=len(self._trace))
+        return ScheduleTraits(period=None if self.groups is not None and self.dynamic else 1)
 
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
         """Return T and q of all clients in this round."""

@@ -1,7 +1,7 @@
 """Federate a LightningModule and a LightningDataModule that know nothing of federated learning."""
 
 import torch
-from fl_lightning import FederatedLoop
+from fl_lightning import Algorithm, FederatedLoop, System
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, RoundProgress, SamplerSelection
 from fl_lightning.data import Dirichlet, FromDataModule
 from fl_lightning.samplers import HeterogeneityAware
@@ -44,12 +44,11 @@ def main(rounds=60):
     slow, fast = Group(0.5, num_steps=(1, 10), failure_rates=(0.4, 0.5)), Group(0.5, (20, 30), (0.0, 0.1))
     accuracy = []
     loop = FederatedLoop(
+        Algorithm(sampling=SamplerSelection(HeterogeneityAware(), clients_per_round=0.3)),
+        System(schedule=HeterogeneitySchedule(groups=[slow, fast]), channel=ChannelFailures()),
         rounds=rounds,
         lr=0.1,
         batch_size=32,
-        schedule=HeterogeneitySchedule(groups=[slow, fast]),
-        sampling=SamplerSelection(HeterogeneityAware(), clients_per_round=0.3),
-        channel=ChannelFailures(),
         callbacks=[RoundProgress("val_accuracy"), Remember(accuracy)],
     )
     torch.manual_seed(0)

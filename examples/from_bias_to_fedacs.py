@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fl_lightning import FederatedLoop, FederatedModule, theory
+from fl_lightning import Algorithm, FederatedLoop, FederatedModule, System, theory
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data import Digits, OneClassPerClient
 from fl_lightning.networks import DigitsNet
@@ -25,13 +25,11 @@ def train(sampler, rounds):
     torch.manual_seed(0)
     results = []
     loop = FederatedLoop(
-        rounds,
-        0.02,
-        HeterogeneitySchedule(groups=GROUPS),
-        SamplerSelection(sampler, 6),
-        ChannelFailures(),
+        Algorithm(sampling=SamplerSelection(sampler, 6)),
+        System(schedule=HeterogeneitySchedule(groups=GROUPS), channel=ChannelFailures(), weights="uniform"),
+        rounds=rounds,
+        lr=0.02,
         batch_size=32,
-        weights="uniform",
     )
     loop.callbacks.append(type("Watch", (), {"on_round_end": lambda self, loop, result: results.append(result)})())
     loop.run(FederatedModule(DigitsNet()), Digits(OneClassPerClient(20)).load(0))

@@ -22,5 +22,5 @@ class Adapted(LightningModule):
         self.log("test_accuracy", (self(batch[0]).argmax(1) == batch[1]).float().mean())
 
 
-loop = FederatedLoop(rounds=30, lr=0.2, **algorithm("fedacs", clients_per_round=0.5))
+loop = FederatedLoop(algorithm("fedacs", clients_per_round=0.5), rounds=30, lr=0.2)
 result = loop.run(Adapted(), Digits(Dirichlet(num_clients=10, alpha=1.0)))

@@ -1,7 +1,7 @@
 """A regression: the loss is the headline metric, its rate falls over the rounds, and a low loss ends the run."""
 
 import torch
-from fl_lightning import IID, CosineRate, FederatedLoop, StopAtTarget
+from fl_lightning import IID, Algorithm, CosineRate, FederatedLoop, StopAtTarget
 from lightning.pytorch import LightningModule
 from sklearn.datasets import load_diabetes
 from torch.utils.data import TensorDataset
@@ -22,6 +22,6 @@ class Regression(LightningModule):
 features, target = (torch.tensor(values).float() for values in load_diabetes(return_X_y=True))
 patients = TensorDataset(features * 20, (target - target.mean()) / target.std())
 settings = {"monitor": "test_loss", "mode": "min", "callbacks": [StopAtTarget(0.5)]}
-loop = FederatedLoop(rounds=60, lr=0.02, batch_size=16, lr_schedule=CosineRate(), **settings)
+loop = FederatedLoop(Algorithm(lr_schedule=CosineRate()), rounds=60, lr=0.02, batch_size=16, **settings)
 result = loop.run(Regression(), patients, partition=IID(num_clients=10), test=patients)
 print(result.summary)

@@ -17,12 +17,11 @@ class SquareRoot(Sampler):
 
 def main():
     from fl_lightning import theory
-    from fl_lightning.types import Profiles
+    from fl_lightning.types import Conditions, Profiles
 
     steps, failures = np.array([2, 5, 20, 30]), np.array([0.5, 0.4, 0.1, 0.0])
-    profiles = Profiles(
-        weights=np.full(4, 0.25), num_steps=steps, failure_rates=failures, accumulation=steps.astype(float)
-    )
+    conditions = Conditions(num_steps=steps, failure_rates=failures)
+    profiles = Profiles(conditions=conditions, weights=np.full(4, 0.25), accumulation=steps.astype(float))
     sampler = SquareRoot()
     p = sampler.probabilities(profiles, num_draws=2)
     omega = theory.effective_weights(theory.contribution(p, failures, sampler.coefficients(profiles, p), steps))

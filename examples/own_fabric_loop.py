@@ -4,13 +4,11 @@ import copy
 
 import numpy as np
 import torch
-from fl_lightning.aggregators import AnonymousMean
+from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data import Digits, OneClassPerClient
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware
-from fl_lightning.server.calibration import Calibration
-from fl_lightning.solvers import SGD
 from lightning.fabric import Fabric
 from torch import nn
 
@@ -19,12 +17,10 @@ def main(rounds=100, lr=0.1, seed=0):
     fabric = Fabric(accelerator="cpu", devices=1)
     federation = Digits(OneClassPerClient(num_clients=20)).load(seed)
     channel = ChannelFailures()
+    slow, fast = Group(0.5, (1, 10), (0.4, 0.5)), Group(0.5, (20, 30), (0.0, 0.1))
     planner = Planner(
-        schedule=HeterogeneitySchedule(groups=[Group(0.5, (1, 10), (0.4, 0.5)), Group(0.5, (20, 30), (0.0, 0.1))]),
-        sampling=SamplerSelection(HeterogeneityAware(), clients_per_round=6),
-        aggregator=AnonymousMean(),
-        solver=SGD(),
-        calibration=Calibration(),
+        algorithm=Algorithm(sampling=SamplerSelection(HeterogeneityAware(), clients_per_round=6)),
+        system=System(schedule=HeterogeneitySchedule(groups=[slow, fast])),
         weights=federation.sizes / federation.sizes.sum(),
         learning_rate=lr,
         steps_per_epoch=np.ones(20, dtype=int),

@@ -21,7 +21,7 @@ class Classifier(LightningModule):
 
 pixels, labels = (torch.tensor(values) for values in load_digits(return_X_y=True))
 digits = TensorDataset(pixels.float() / 16, labels)
-loop = FederatedLoop(rounds=20, lr=0.1, monitor="val_accuracy", **algorithm("fedacs", clients_per_round=0.3))
+loop = FederatedLoop(algorithm("fedacs", clients_per_round=0.3), rounds=20, lr=0.1, monitor="val_accuracy")
 data = LightningDataModule.from_datasets(digits, digits)
 result = loop.run(Classifier(), data, partition=Dirichlet(num_clients=20, alpha=0.5))
 print(result.summary)

@@ -2,8 +2,8 @@
 
 import numpy as np
 import torch
-from fl_lightning import FederatedLoop
-from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, Ramp, SamplerSelection
+from fl_lightning import Algorithm, FederatedLoop, System
+from fl_lightning.callbacks import HeterogeneitySchedule, Ramp, SamplerSelection
 from fl_lightning.data import TensorFederation
 from fl_lightning.samplers import HeterogeneityAware, Importance
 from lightning.pytorch import LightningModule
@@ -34,12 +34,11 @@ def federation(num_clients=20):
 def main(sampler, rounds=300):
     losses = []
     loop = FederatedLoop(
+        Algorithm(sampling=SamplerSelection(sampler, clients_per_round=6)),
+        System(schedule=HeterogeneitySchedule(num_steps=Ramp(1, 20), failure_rates=Ramp(0.5, 0.0))),
         rounds=rounds,
         lr=0.002,
         batch_size=16,
-        schedule=HeterogeneitySchedule(num_steps=Ramp(1, 20), failure_rates=Ramp(0.5, 0.0)),
-        sampling=SamplerSelection(sampler, clients_per_round=6),
-        channel=ChannelFailures(),
     )
     loop.callbacks.append(
         type("Watch", (), {"on_round_end": lambda self, loop, result: losses.append(result.metrics)})()

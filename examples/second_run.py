@@ -5,7 +5,7 @@ import torch
 from fl_lightning import Digits, FederatedLoop, FederatedModule, OneClassPerClient, algorithm
 from torch import nn
 
-loop = FederatedLoop(rounds=10, lr=0.1, **algorithm("scaffold", clients_per_round=6))
+loop = FederatedLoop(algorithm("scaffold", clients_per_round=6), rounds=10, lr=0.1)
 data = Digits(OneClassPerClient(num_clients=20))
 
 

@@ -11,7 +11,7 @@ ROUNDS = 60
 
 def train(lr, seed, data):
     """Return the accuracy of the averaged model at the end of a run."""
-    loop = FederatedLoop(rounds=ROUNDS, lr=lr, batch_size=32, seed=seed, **algorithm("fedacs"))
+    loop = FederatedLoop(algorithm("fedacs"), rounds=ROUNDS, lr=lr, batch_size=32, seed=seed)
     return loop.run(FederatedModule(DigitsNet()), data).history[-1]["averaged_accuracy"]
 
 

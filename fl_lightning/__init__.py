@@ -8,6 +8,8 @@ from fl_lightning import _deferred, _torchvision
 if TYPE_CHECKING:
     from fl_lightning.aggregators import Aggregator as Aggregator
     from fl_lightning.aggregators import AnonymousMean as AnonymousMean
+    from fl_lightning.algorithms import Algorithm as Algorithm
+    from fl_lightning.algorithms import System as System
     from fl_lightning.callbacks import ChannelFailures as ChannelFailures
     from fl_lightning.callbacks import ComputationTime as ComputationTime
     from fl_lightning.callbacks import Group as Group
@@ -39,11 +41,11 @@ if TYPE_CHECKING:
     from fl_lightning.samplers import Systematic as Systematic
     from fl_lightning.samplers import Uniform as Uniform
     from fl_lightning.samplers import WorkAware as WorkAware
-    from fl_lightning.server.averaging import ExponentialAverage as ExponentialAverage
-    from fl_lightning.server.calibration import Calibration as Calibration
-    from fl_lightning.server.rates import CosineRate as CosineRate
-    from fl_lightning.server.rates import StepRate as StepRate
-    from fl_lightning.server.rates import TorchRate as TorchRate
+    from fl_lightning.server import Calibration as Calibration
+    from fl_lightning.server import CosineRate as CosineRate
+    from fl_lightning.server import ExponentialAverage as ExponentialAverage
+    from fl_lightning.server import StepRate as StepRate
+    from fl_lightning.server import TorchRate as TorchRate
     from fl_lightning.solvers import SGD as SGD
     from fl_lightning.solvers import ModuleOptimizer as ModuleOptimizer
     from fl_lightning.solvers import TorchOptimizer as TorchOptimizer
@@ -56,6 +58,7 @@ _deferred.install()
 # The same names as above, for Python itself: torch and Lightning are imported when one of them is first used.
 _HOMES = {
     "aggregators": ("Aggregator", "AnonymousMean"),
+    "algorithms": ("Algorithm", "System"),
     "callbacks": (
         "ChannelFailures",
         "ComputationTime",

@@ -1,31 +1,22 @@
 """Planning a round: conditions, profiles, probabilities, calibrated rate, and last of all the draw."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from fl_lightning import theory
-from fl_lightning.aggregators import Aggregator
-from fl_lightning.parts.protocols import Probe, Sampling, Schedule
-from fl_lightning.samplers.base import Sampler
+from fl_lightning.algorithms import Algorithm, System, TargetWeights
+from fl_lightning.asynchronous import AsynchronousSelection
+from fl_lightning.parts.protocols import Probe
+from fl_lightning.parts.traits import ScheduleTraits, traits_of_schedule
 from fl_lightning.seeding import Purpose, forecast_round, generator
-from fl_lightning.server.calibration import Calibration
-from fl_lightning.solvers import Solver
-from fl_lightning.system.clock import Clock
 from fl_lightning.system.number_files import KINDS, read_numbers
 from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profiles, RoundPlan, Updates, Vector
-from fl_lightning.uploads import Uploads
 
 _FORECAST_ROUNDS, _FORECAST_VALUES = 256, 10_000_000
-StepLimit = int | Literal["auto"] | None
-
-
-def constant_rate(index: int) -> float:
-    """Return 1: the base rate in each round."""
-    return 1.0
+_MOST_ITERATIONS = 50  # until the calibrated rate is a fixed point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,44 +27,41 @@ class Planner:
     draw comes last and once. The federated loop, the diagnosis, the toy and a loop of your own all plan with it.
     """
 
-    schedule: Schedule
-    sampling: Sampling
-    aggregator: Aggregator
-    solver: Solver
-    calibration: Calibration
+    algorithm: Algorithm
+    system: System
     weights: Vector  # w, sums to 1, (M,)
     learning_rate: float  # eta_1, before calibration
     steps_per_epoch: IntVector  # of each client, for schedules that count passes over the data, (M,)
     seed: int = 0
-    uploads: Uploads = field(default_factory=Uploads)
-    clock: Clock | None = None  # how long clients take; None: nobody is late, everybody can be drawn
-    rate_factor: Callable[[int], float] = constant_rate  # of a round, on the base rate, before calibration
-    max_local_steps: StepLimit = None  # the server asks nobody for more; see step_limit
+    rounds: int | None = None  # R, which schedules of the learning rate look at; None: it stays as it is
 
     def start(self) -> None:
         """Let the sampling look at typical rounds; call it once, before the first round."""
-        sampler = getattr(self.sampling, "sampler", None)
-        if self._learns and isinstance(sampler, Sampler) and sampler.relies_on_forecast:
+        sampling = self.algorithm.sampling
+        if self._schedule.learns and sampling.traits.needs_forecast:
             raise ValueError(
-                f"{type(sampler).__name__} takes long-run means of q and work from a look at typical rounds before the "
-                f"first one, but {type(self.schedule).__name__} learns them only later: use knowledge='instant', which "
-                "follows what was learned"
+                "the sampler takes long-run means of q and work from a look at typical rounds before the first one, "
+                f"but {type(self.system.schedule).__name__} learns them only later: use "
+                "knowledge='instant', which follows what was learned"
             )
-        self.sampling.start(self.typical_profiles)
+        sampling.start(self.typical_profiles)
 
     @property
-    def _learns(self) -> bool:
-        """Whether the schedule finds out about T and q during the run."""
-        return bool(getattr(self.schedule, "state_dict", dict)())
+    def _schedule(self) -> ScheduleTraits:
+        return traits_of_schedule(self.system.schedule)
 
-    def conditions(self, index: int) -> Conditions:
+    def conditions(self, index: int, with_clock: bool = True) -> Conditions:
         """Return T and q of all clients in a round, and who can be drawn."""
-        conditions = self._limited(self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed))
-        if self.clock is None:
+        conditions = self._limited(self._offered(index))
+        clock = self.system.clock
+        if not with_clock:
             return conditions
-        if getattr(self.sampling, "uses_seconds", False):
-            conditions = replace(conditions, seconds=self.clock.times(index, conditions.num_steps)[1])
-        return self.clock.seen(conditions, index)
+        if self.algorithm.sampling.traits.asynchronous and clock.is_set_up:
+            conditions = replace(conditions, seconds=clock.times(index, conditions.num_steps)[1])
+        return clock.seen(conditions, index) if clock.changes_conditions else conditions
+
+    def _offered(self, index: int) -> Conditions:
+        return self.system.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
 
     @cached_property
     def step_limit(self) -> int | None:
@@ -83,14 +71,16 @@ class Planner:
 
         .. math:: \Bigl(\sum_m w_m \mathrm{E}[1 / T_m]\Bigr)^{-1}
         """
-        if self.max_local_steps != "auto":
-            return self.max_local_steps
-        if self._learns:
+        limit, schedule = self.algorithm.max_local_steps, self.system.schedule
+        if limit != "auto":
+            return limit
+        if self._schedule.learns:
             raise ValueError(
-                f"max_local_steps='auto' needs to know T before the first round, which {type(self.schedule).__name__} "
+                f"max_local_steps='auto' needs to know T before the first round, which {type(schedule).__name__} "
                 "learns only later: give a number of local steps"
             )
-        rounds = [theory.harmonic_mean_steps(self.weights, each.num_steps) for each in self._typical_offers()]
+        offers = map(self._offered, self._typical_rounds(self._schedule.period))
+        rounds = [theory.harmonic_mean_steps(self.weights, each.num_steps) for each in offers]
         return max(1, round(len(rounds) / sum(1 / each for each in rounds)))
 
     def _limited(self, conditions: Conditions) -> Conditions:
@@ -108,31 +98,62 @@ class Planner:
             conditions: T and q; those of the schedule by default.
             probe: Answers a sampler's questions to the clients; needed only by samplers that ask.
         """
-        rng, rate = generator(self.seed, Purpose.SAMPLING, index), self.base_rate(index)
-        conditions = self.conditions(index) if conditions is None else conditions
-        profiles = self.profiles(conditions, rate)
-        arrange = getattr(self.sampling, "arrange", None)
-        if arrange is not None:  # whose jobs end in this round, with the work that they began with
-            profiles = self.profiles(replace(conditions, num_steps=arrange(profiles, index, self.seed)), rate)
-        self.sampling.ask(profiles, probe, rng)
-        plan = self.calibration(self.undrawn(profiles, index, rate), self)
-        cohort = self.sampling.configure_cohort(plan.cohort, rng)
+        rng = generator(self.seed, Purpose.SAMPLING, index)
+        profiles = self.profiles(self.conditions(index) if conditions is None else conditions, self.base_rate(index))
+        profiles = self._arranged(profiles, index)
+        self.algorithm.sampling.ask(profiles, probe, rng)
+        plan = self.calibrated(self.undrawn(profiles, index, self.base_rate(index)))
+        cohort = self.algorithm.sampling.configure_cohort(plan.cohort, rng)
         return replace(plan, cohort=cohort, probed_steps=0 if probe is None else probe.num_steps)
 
+    def _arranged(self, profiles: Profiles, index: int) -> Profiles:
+        """Return the profiles with the work of the jobs that end in this round, where clients do not wait."""
+        sampling = self.algorithm.sampling
+        if not isinstance(sampling, AsynchronousSelection):
+            return profiles
+        num_steps = sampling.arrange(profiles, index, self.seed)
+        return self.profiles(replace(profiles.conditions, num_steps=num_steps), self.base_rate(index))
+
+    def unasked(self, index: int, conditions: Conditions) -> RoundPlan:
+        """Return a plan in which nobody is drawn yet, for the questions that a sampler asks before the draw."""
+        profiles = self.profiles(conditions, self.base_rate(index))
+        zeros = np.zeros(profiles.num_clients)
+        nobody = Cohort(probabilities=zeros, coefficients=zeros, counts=zeros.astype(np.int64), num_draws=1)
+        expected = Expectation(profiles, zeros, zeros)
+        return RoundPlan(index=index, expected=expected, cohort=nobody, learning_rate=self.base_rate(index))
+
+    def calibrated(self, base: RoundPlan) -> RoundPlan:
+        """Return an undrawn plan, made at the base learning rate, at its calibrated one.
+
+        Where p and A depend on the rate (proximal solvers), the rate is a fixed point.
+        """
+        calibration, plan, scale = self.algorithm.calibration, base, 1.0
+        for _ in range(_MOST_ITERATIONS):
+            rate, scale = calibration(base, plan, self.typical_plans)
+            if abs(rate - plan.learning_rate) <= 1e-12 * rate:
+                break
+            plan = self.at_rate(plan, rate)
+            if plan.expected is base.expected:  # nothing depends on the rate
+                break
+        else:
+            calibration.warn_unsettled(rate, _MOST_ITERATIONS)
+        return plan if scale == 1.0 else replace(plan, server_scale=scale)
+
     def next_clients(self, index: int) -> IntVector:
-        """Return who will be drawn in a later round, where this can be told already; else nobody.
+        """Return who will be drawn in a later round, where this can be known already; else nobody.
 
         It can where the sampler asks and learns nothing: then the draw is a function of seed and round alone.
         """
-        sampler = getattr(self.sampling, "sampler", None)
-        if self._learns or not isinstance(sampler, Sampler) or not sampler.is_fixed:
+        sampling = self.algorithm.sampling
+        if self._schedule.learns or sampling.traits.asynchronous or not sampling.traits.is_fixed:
             return np.empty(0, dtype=np.int64)
-        expected = self.sampling.expected_cohort(self.profiles(self.conditions(index), self.base_rate(index)))
-        return self.sampling.configure_cohort(expected, generator(self.seed, Purpose.SAMPLING, index)).clients
+        expected = sampling.expected_cohort(self.profiles(self.conditions(index), self.base_rate(index)))
+        return sampling.configure_cohort(expected, generator(self.seed, Purpose.SAMPLING, index)).clients
 
     def base_rate(self, index: int) -> float:
         """Return the learning rate of a round before calibration."""
-        rate = self.learning_rate * self.rate_factor(index) * self.solver.round_factor(index)
+        factor = 1.0 if self.rounds is None else self.algorithm.lr_schedule.factor(index, self.rounds)
+        rate = self.learning_rate * factor * self.algorithm.solver.round_factor(index)
         if not 0 < rate < float("inf"):
             raise ValueError(f"the learning rate of round {index} is {rate:g}: lr_schedule must stay above 0")
         return rate
@@ -142,21 +163,14 @@ class Planner:
 
         Where A does not depend on the rate it is always found at the base rate, which rounds it alike in all rounds.
         """
-        rate = self.learning_rate
-        if learning_rate is not None and self.solver.depends_on_learning_rate:
+        solver, rate, offered = self.algorithm.solver, self.learning_rate, conditions.offered
+        if learning_rate is not None and solver.depends_on_learning_rate:
             rate = learning_rate
-        offered = conditions.offered
         return Profiles(
+            conditions=conditions,
             weights=self.weights,
-            num_steps=conditions.num_steps,
-            failure_rates=conditions.failure_rates,
-            accumulation=self.solver.accumulation(conditions.num_steps, rate),
-            available=conditions.available,
-            link_rates=conditions.link_rates,
-            presence=conditions.presence,
-            seconds=conditions.seconds,
-            offered=offered,
-            offered_accumulation=None if offered is None else self.solver.accumulation(offered, rate),
+            accumulation=solver.accumulation(conditions.num_steps, rate),
+            offered_accumulation=None if offered is None else solver.accumulation(offered, rate),
         )
 
     def reported(self, plan: RoundPlan, updates: Updates) -> RoundPlan:
@@ -169,43 +183,44 @@ class Planner:
             return plan
         num_steps = planned.copy()
         num_steps[updates.clients] = updates.num_steps
-        kept = {each.name: getattr(plan.profiles, each.name) for each in fields(Conditions)} | {"num_steps": num_steps}
-        profiles = self.profiles(Conditions(**kept), plan.learning_rate)
-        coefficients = self.aggregator.coefficients(profiles, plan.cohort)
+        profiles = self.profiles(replace(plan.profiles.conditions, num_steps=num_steps), plan.learning_rate)
+        coefficients = self.algorithm.aggregator.coefficients(profiles, plan.cohort)
         return replace(plan, expected=replace(plan.expected, profiles=profiles, coefficients=coefficients))
 
     def undrawn(self, profiles: Profiles, index: int = 0, learning_rate: float | None = None) -> RoundPlan:
         """Return the plan of a round before calibration and draw."""
-        cohort = self.sampling.expected_cohort(profiles)
+        algorithm, clock = self.algorithm, self.system.clock
+        cohort = algorithm.sampling.expected_cohort(profiles)
+        factors = algorithm.uploads.factors(profiles) if algorithm.uploads else None
+        first = clock.first_factors(profiles, cohort, index)
+        if first is not None:
+            factors = first if factors is None else factors * first
         expected = Expectation(
             profiles,
             cohort.probabilities,
-            self.aggregator.coefficients(profiles, cohort),
-            self._factors(profiles, cohort, index),
-            self.uploads.measured_factors(),
+            algorithm.aggregator.coefficients(profiles, cohort),
+            factors,
+            algorithm.uploads.measured_factors() if algorithm.uploads else None,
         )
         rate = self.learning_rate if learning_rate is None else learning_rate
         return RoundPlan(index=index, expected=expected, cohort=cohort, learning_rate=rate)
 
-    def _factors(self, profiles: Profiles, cohort: Cohort, index: int) -> Vector | None:
-        """Return the expected factor of all that happens between a client and the aggregator; None where it is 1."""
-        uploaded = self.uploads.factors(profiles)
-        first = None if self.clock is None else self.clock.first_factors(profiles, cohort, index)
-        return uploaded if first is None else first if uploaded is None else uploaded * first
-
     def at_rate(self, plan: RoundPlan, learning_rate: float) -> RoundPlan:
         """Return an undrawn plan at another rate; p, c and A are worked out again only where they depend on it."""
-        if not self.solver.depends_on_learning_rate:
+        if not self.algorithm.solver.depends_on_learning_rate:
             return replace(plan, learning_rate=learning_rate)
-        old = plan.profiles
-        kept = {each.name: getattr(old, each.name) for each in fields(Conditions)}
-        return self.undrawn(self.profiles(Conditions(**kept), learning_rate), plan.index, learning_rate)
+        profiles = self.profiles(plan.profiles.conditions, learning_rate)
+        return self.undrawn(profiles, plan.index, learning_rate)
 
-    def typical_profiles(self) -> Iterator[Profiles]:
+    def typical_profiles(self, with_clock: bool = True) -> Iterator[Profiles]:
         """Yield the profiles of rounds that will not be played: one period of a schedule that repeats itself."""
-        varies = self.clock is not None and self.clock.varies
-        for index in self._typical_rounds(None if varies else getattr(self.schedule, "period", None)):
-            yield self.profiles(self.conditions(index))
+        varies = with_clock and self.system.clock.varies
+        for index in self._typical_rounds(None if varies else self._schedule.period):
+            yield self.profiles(self.conditions(index, with_clock))
+
+    def raw_profiles(self) -> Iterator[Profiles]:
+        """Yield typical profiles as the schedule alone gives them, without the clock."""
+        return self.typical_profiles(with_clock=False)
 
     def _typical_rounds(self, period: int | None) -> Iterator[int]:
         most = max(16, min(_FORECAST_ROUNDS, _FORECAST_VALUES // len(self.weights)))
@@ -213,37 +228,13 @@ class Planner:
             return map(forecast_round, range(1, most + 1))
         return map(int, np.unique(np.linspace(1, period, min(period, most)).round()))
 
-    def _typical_offers(self) -> Iterator[Conditions]:
-        """Yield what the schedule alone offers in typical rounds."""
-        for index in self._typical_rounds(getattr(self.schedule, "period", None)):
-            yield self.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
-
-    def raw_profiles(self) -> Iterator[Profiles]:
-        """Yield typical profiles as the schedule alone gives them, without the clock."""
-        return replace(self, clock=None).typical_profiles()
-
     def typical_plans(self, learning_rate: float) -> Iterator[RoundPlan]:
         """Yield undrawn plans of typical rounds at a learning rate."""
         for profiles in self.typical_profiles():
             yield self.at_rate(self.undrawn(profiles), learning_rate)
 
 
-def check_step_limit(limit: StepLimit) -> None:
-    """Refuse what is no limit on local steps.
-
-    >>> check_step_limit(0)
-    Traceback (most recent call last):
-        ...
-    ValueError: max_local_steps=0 must be a whole number of local steps, 1 or more, 'auto', or None for no limit
-    """
-    whole = isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1
-    if not (whole or limit is None or limit == "auto"):
-        raise ValueError(
-            f"max_local_steps={limit!r} must be a whole number of local steps, 1 or more, 'auto', or None for no limit"
-        )
-
-
-def target_weights(weights: Literal["size", "uniform"] | list[float] | str, sizes: IntVector) -> Vector:
+def target_weights(weights: TargetWeights, sizes: IntVector) -> Vector:
     """Return w, summing to 1.
 
     >>> target_weights("size", np.array([1, 3])).tolist(), target_weights("uniform", np.array([1, 3])).tolist()

@@ -28,31 +28,40 @@ class Conditions:
     seconds: Vector | None = None  # that a round takes each client, where somebody asks for it, (M,)
     offered: IntVector | None = None  # T that clients could take, where they are asked for fewer; None: num_steps, (M,)
 
+    @property
+    def offered_steps(self) -> IntVector:
+        """T as clients could take it, whatever the server asks for, (M,)."""
+        return self.num_steps if self.offered is None else self.offered
+
 
 @dataclass(frozen=True, kw_only=True)
 class Profiles:
     """All that a server may know about its M clients before it draws any of them."""
 
+    conditions: Conditions
     weights: Vector  # w, the target objective, sums to 1, (M,)
-    num_steps: IntVector  # T, (M,)
-    failure_rates: Vector  # q, (M,)
     accumulation: Vector  # A, the sum of the weights with which local gradients enter the update, (M,)
-    available: BoolVector | None = None  # who can be drawn; None: everybody, (M,)
-    link_rates: Vector | None = None  # q of the links alone, where a deadline adds to it; None: failure_rates, (M,)
-    presence: Vector | None = None  # how often each client can be drawn in the long run; None: always, (M,)
-    seconds: Vector | None = None  # that a round takes each client, where somebody asks for it, (M,)
-    offered: IntVector | None = None  # T that clients could take, where they are asked for fewer; None: num_steps, (M,)
-    offered_accumulation: Vector | None = None  # A of these; None: accumulation, (M,)
+    offered_accumulation: Vector | None = None  # A of the steps that clients offer; None: accumulation, (M,)
+
+    @property
+    def num_steps(self) -> IntVector:
+        """T, (M,)."""
+        return self.conditions.num_steps
+
+    @property
+    def failure_rates(self) -> Vector:
+        """q, (M,)."""
+        return self.conditions.failure_rates
+
+    @property
+    def available(self) -> BoolVector | None:
+        """Who can be drawn; None: everybody, (M,)."""
+        return self.conditions.available
 
     @property
     def num_clients(self) -> int:
         """M."""
         return len(self.weights)
-
-    @property
-    def offered_steps(self) -> IntVector:
-        """T as clients could take it, whatever the server asks for, (M,)."""
-        return self.num_steps if self.offered is None else self.offered
 
     @cached_property
     def reachable_weights(self) -> Vector:
@@ -226,6 +235,16 @@ class Fault:
     round_index: int
     client: int
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Received:
+    """What the server has of a round before it aggregates; each stage on the way returns a new one."""
+
+    plan: RoundPlan
+    delivered: IntVector  # how many of each client's draws arrived, (M,)
+    updates: Updates  # of the clients that trained
+    faults: tuple[Fault, ...] = ()  # updates that were rejected; their clients count as lost
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import FederatedModule
 from fl_lightning.samplers import HeterogeneityAware, Sampler
 from fl_lightning.types import Cohort, Expectation, Profiles, RoundPlan, Vector
+from made import made_loop, made_profiles
 
 PAPER_GROUPS = [Group(0.5, (1, 10), (0.4, 0.5)), Group(0.5, (20, 30), (0.0, 0.1))]
 
@@ -18,7 +19,7 @@ PAPER_GROUPS = [Group(0.5, (1, 10), (0.4, 0.5)), Group(0.5, (20, 30), (0.0, 0.1)
 def random_profiles(rng: np.random.Generator, num_clients: int) -> Profiles:
     weights = rng.dirichlet(np.ones(num_clients))
     num_steps = rng.integers(1, 31, num_clients)
-    return Profiles(
+    return made_profiles(
         weights=weights,
         num_steps=num_steps,
         failure_rates=rng.uniform(0, 0.6, num_clients),
@@ -66,4 +67,4 @@ def small_loop(sampler: Sampler | None = None, **settings) -> FederatedLoop:
         "channel": ChannelFailures(),
         "callbacks": [ComputationTime()],
     }
-    return FederatedLoop(**(defaults | settings))
+    return made_loop(**(defaults | settings))

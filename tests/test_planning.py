@@ -1,17 +1,17 @@
 """The planner: asks once, draws last and once, and forecasts what the run will meet."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.callbacks import HeterogeneitySchedule, ObservedConditions, SamplerSelection
+from fl_lightning.parts.traits import SamplerTraits, ScheduleTraits
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import Consistent, HeterogeneityAware, PowerOfChoice, Sampler
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import Conditions
+from made import made_planner
 from systems import PAPER_GROUPS
 
 M = 6
@@ -19,6 +19,8 @@ M = 6
 
 class Asking(Sampler):
     """Notes in which order it is used."""
+
+    traits = SamplerTraits(asks="numbers")
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -50,7 +52,7 @@ def planner(sampler=None, schedule=None, **settings) -> Planner:
         "learning_rate": 0.1,
         "steps_per_epoch": np.ones(M, dtype=np.int64),
     }
-    return Planner(**(defaults | settings))
+    return made_planner(**(defaults | settings))
 
 
 def test_clients_are_asked_once_and_drawn_once_also_where_the_rate_is_a_fixed_point():
@@ -100,7 +102,7 @@ def test_a_forecast_never_sees_a_round_that_is_played_but_keeps_what_is_drawn_on
 class Periodic:
     """T = 1 in two of three rounds and 7 in the third."""
 
-    period = 3
+    traits = ScheduleTraits(period=3)
 
     def configure_conditions(self, round_index, steps_per_epoch, seed):
         steps = 7 if round_index % 3 == 0 else 1
@@ -111,8 +113,8 @@ def test_a_schedule_that_repeats_itself_is_forecast_by_one_period():
     made = planner(schedule=Periodic())
     assert [int(each.num_steps[0]) for each in made.typical_profiles()] == [1, 1, 7]
     long = Periodic()
-    long.period = 3000
-    assert sum(1 for _ in replace(made, schedule=long).typical_profiles()) == 256
+    long.traits = ScheduleTraits(period=3000)
+    assert sum(1 for _ in planner(schedule=long).typical_profiles()) == 256
 
 
 def test_calibration_over_typical_rounds_uses_the_forecast():
@@ -136,7 +138,7 @@ def test_every_place_gives_the_step_length_of_fedavg(apply):
 class Selected(Sampler):
     """Selects by a rule, and says so."""
 
-    calibration_scope = "none"
+    traits = SamplerTraits(scope="none")
 
     def probabilities(self, profiles, num_draws):
         return np.eye(M)[int(profiles.num_steps[0]) % M]
@@ -159,17 +161,15 @@ def test_a_rate_that_saturates_local_work_is_said_once(caplog):
 
 
 def test_a_fixed_point_that_does_not_settle_is_said(caplog):
-    class Restless:
-        def __init__(self):
-            self.rate = 0.0
+    class Restless(SGD):
+        asked = 0
 
-        def at_rate(self, plan, learning_rate):
-            self.rate += 1.0
-            profiles = replace(plan.profiles, accumulation=plan.profiles.accumulation * (1.5 + self.rate % 2))
-            return replace(plan, learning_rate=learning_rate, expected=replace(plan.expected, profiles=profiles))
+        def accumulation(self, num_steps, lr):
+            self.asked += 1
+            return num_steps * (1.5 + self.asked % 2)
 
-    made = planner()
-    Calibration()(made.undrawn(made.profiles(made.conditions(1))), Restless())
+    solver = Restless(proximal=1.0)  # whose A depends on the learning rate
+    planner(solver=solver, calibration=Calibration("round")).plan(1)
     assert any("does not settle" in record.message for record in caplog.records)
 
 
@@ -183,7 +183,7 @@ def test_a_limit_asks_for_fewer_steps_and_leaves_links_and_step_length_alone():
         offered, asked = free.plan(index), bound.plan(index)
         np.testing.assert_array_equal(asked.profiles.num_steps, np.minimum(offered.profiles.num_steps, 4))
         np.testing.assert_allclose(asked.profiles.accumulation, asked.profiles.num_steps)
-        np.testing.assert_array_equal(asked.profiles.offered_steps, offered.profiles.num_steps)
+        np.testing.assert_array_equal(asked.profiles.conditions.offered_steps, offered.profiles.num_steps)
         np.testing.assert_array_equal(asked.profiles.failure_rates, offered.profiles.failure_rates)
         np.testing.assert_allclose(asked.effective_weights, bound.weights)  # consistent with the work that is asked for
         assert asked.step_length == pytest.approx(offered.step_length)

@@ -3,6 +3,8 @@
 import random
 import sys
 
+from made import made_loop, made_work
+
 import fl_lightning  # noqa: F401  isort: skip  before Lightning: see fl_lightning/_torchvision.py
 import numpy as np
 import torch
@@ -12,7 +14,6 @@ from torch import nn
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data.federation import DatasetFederation, TensorFederation
 from fl_lightning.engine import Engine
-from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import FederatedModule
 from fl_lightning.networks import DigitsNet
 from fl_lightning.samplers import Importance
@@ -38,7 +39,7 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
     module = FederatedModule(network(mode))
     x, y = torch.randn(90, 1, 8, 8), torch.randint(0, 10, (90,))
     parts = np.split(np.random.default_rng(0).permutation(90), [4, 20, 28, 36, 44, 60, 68])
-    loop = FederatedLoop(
+    loop = made_loop(
         rounds=3,
         lr=0.05,
         schedule=HeterogeneitySchedule(groups=[Group(1.0, (1, 6), 0.3)]),
@@ -55,9 +56,9 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
     results = [result.metrics for result in loop.iterate(module, federation)]
     state = loop.state
     clients = np.array([0, 2, 3, 7])
-    work = loop._work(4, np.arange(1, 9), 0.05)
-    updates = loop.engine.train(state, clients, work)
-    own = loop.local_parts.state_dict()
+    work = made_work(4, np.arange(1, 9), 0.05)
+    updates = loop.engine.work(state, clients, work)
+    own = {"weights": {}, "buffers": {}} if loop.local_parts is None else loop.local_parts.state_dict()
     return {
         **{f"own weights {client}": values for client, values in own["weights"].items()},
         **{f"own buffers {client}": values for client, values in own["buffers"].items()},
@@ -69,7 +70,7 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
         "update_losses": torch.from_numpy(updates.losses),
         "losses": torch.from_numpy(loop.engine.losses(state, clients, 4)),
         "gradients": loop.engine.gradients(state, clients, 4),
-        "nobody": loop.engine.train(state, np.array([], dtype=np.int64), work).deltas,
+        "nobody": loop.engine.work(state, np.array([], dtype=np.int64), work).deltas,
     }
 
 

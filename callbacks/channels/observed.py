@@ -7,6 +7,7 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.parts.bases import Channel
 from fl_lightning.types import IntVector, RoundPlan
+from fl_lightning.uploads.hidden import sampling_name
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
@@ -29,15 +30,15 @@ class Observed(Callback, Channel):
         Raises:
             ValueError: If sampler or aggregator would use updates that never arrive.
         """
-        sampler: Any = getattr(loop.sampling, "sampler", None)
-        if loop.aggregator.needs_lost_updates:
+        aggregator, sampling = loop.algorithm.aggregator, loop.algorithm.sampling
+        if aggregator.traits.needs_lost_updates:
             raise ValueError(
-                f"{type(loop.aggregator).__name__} trains on from uploads that were lost, which nobody can know where "
+                f"{type(aggregator).__name__} trains on from uploads that were lost, which nobody can know where "
                 "links are real: use another aggregator, or simulate the links by ChannelFailures"
             )
-        if getattr(sampler, "needs_all_updates", False):
+        if sampling.traits.needs_all_updates:
             raise ValueError(
-                f"{type(sampler).__name__} needs the updates of all clients before it draws, but not all of them "
+                f"{sampling_name(sampling)} needs the updates of all clients before it draws, but not all of them "
                 "answer where links are real: use norms='stale', or simulate the links by ChannelFailures"
             )
 

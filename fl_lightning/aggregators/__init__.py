@@ -25,10 +25,12 @@ from fl_lightning.aggregators.scaffold import ControlVariates
 from fl_lightning.aggregators.schemec import IncompleteWork
 from fl_lightning.aggregators.secure import SecureSum
 from fl_lightning.aggregators.server_optimizers import ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
+from fl_lightning.parts.traits import AggregatorTraits
 
 __all__ = [
     "AdaptiveControlVariates",
     "Aggregator",
+    "AggregatorTraits",
     "AnonymousMean",
     "CommunicationAware",
     "CommunicationAwareNormalizedMean",

@@ -6,6 +6,8 @@ from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.aggregators.client_rows import ClientRows, RowStorage
+from fl_lightning.parts.protocols import Handout
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -35,6 +37,8 @@ class AdaptiveControlVariates(Aggregator):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
+    # A client gets the model and c; its own control variate stays with it, and the server derives it.
+    traits = AggregatorTraits(only_sums=False, keeps="client vectors", num_downloaded=2)
     memory = ("server_control", "client_controls", "heard", "agreement", "energy")
     agreement: float = 0.0  # sum of <y_m, c_m - c>
     energy: float = 0.0  # sum of |c_m - c|^2
@@ -45,12 +49,6 @@ class AdaptiveControlVariates(Aggregator):
         if not 0 < decay <= 1:
             raise ValueError(f"decay={decay} must be in (0, 1]: 1 forgets nothing")
         self.smoothing, self.decay, self.storage = smoothing, decay, storage
-
-    @property
-    @override
-    def num_downloaded(self) -> int:
-        """The model and the server's control variate; a client's own stays with it, and the server derives it."""
-        return 2
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
@@ -76,8 +74,11 @@ class AdaptiveControlVariates(Aggregator):
         return matching_coefficients(mixed / profiles.accumulation, profiles, cohort)
 
     @override
-    def gradient_shift(self, client: int) -> torch.Tensor:
-        """Return beta (c - c_m); 0 for a client that was never heard."""
+    def handout(self, plan: RoundPlan) -> Handout:
+        """Return the shifts beta (c - c_m); 0 for a client that was never heard."""
+        return Handout(gradient_shift=self._shift)
+
+    def _shift(self, client: int) -> torch.Tensor:
         if not self.heard[client]:
             return torch.zeros_like(self.server_control)
         return self.beta * (self.server_control - self.client_controls.of(client))
@@ -95,7 +96,7 @@ class AdaptiveControlVariates(Aggregator):
         """Take in what arrived: the control variates, and how well they had predicted it."""
         accumulation = profiles.accumulation[clients]
         known, controls = self.heard[clients], self.client_controls[clients]
-        shifts = torch.stack([self.gradient_shift(client) for client in clients.tolist()])
+        shifts = torch.stack([self._shift(client) for client in clients.tolist()])
         gradients = deltas / torch.from_numpy(accumulation).to(deltas)[:, None] - shifts
         expected = (controls - self.server_control)[torch.from_numpy(known)]
         # Sums of many small numbers decide about every later step: double, so that the order does not show.

@@ -2,8 +2,11 @@
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from fl_lightning.parts.memory import Remembers
+from fl_lightning.parts.protocols import PLAIN, Handout
+from fl_lightning.parts.traits import AggregatorTraits, check_declared
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -14,33 +17,22 @@ class Aggregator(Remembers):
 
     Override :meth:`coefficients` for another c. Override :meth:`direction` for an aggregator with memory, or
     :meth:`step` for one whose clients keep models of their own, and keep :meth:`coefficients` what it amounts to in
-    expectation, so that :math:`\Omega \propto p (1-q) c A` stays true. Name in ``memory`` the attributes that a resumed
-    run needs.
+    expectation, so that :math:`\Omega \propto p (1-q) c A` stays true; then declare its traits:
+    ``traits = AggregatorTraits(only_sums=False)``. Name in ``memory`` the attributes that a resumed run needs.
     """
 
-    needs_lost_updates = False  # whether it uses the training of clients whose upload is lost
-    hides_updates: bool = False  # whether the server learns no more than the sum of the updates
+    @override
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_declared(cls, ("direction", "step"), "traits = AggregatorTraits(only_sums=False)")
+
+    @property
+    def traits(self) -> AggregatorTraits:
+        """What other parts must know of it."""
+        return AggregatorTraits()
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for memory; ``weights`` are the initial ones."""
-
-    @property
-    def only_sums(self) -> bool:
-        """Whether the sum over n c Delta is all that is used of the updates, so that nobody need see one of them.
-
-        By default that is so unless :meth:`direction` or :meth:`step` is overridden.
-        """
-        return type(self).direction is Aggregator.direction and type(self).step is Aggregator.step
-
-    @property
-    def linear(self) -> bool:
-        """Whether the step is linear in the updates, which makes Omega known beforehand."""
-        return True
-
-    @property
-    def num_downloaded(self) -> int:
-        """How many vectors as long as the weights a client gets before it trains."""
-        return 1
 
     def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
         """Return the clients that get the model in a round; by default those who are drawn."""
@@ -58,13 +50,9 @@ class Aggregator(Remembers):
         """Return c, the expected factor on a delivered update, the sampler's factor included, (M,)."""
         return cohort.coefficients
 
-    def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
-        """Return the weights from which a client starts its local training."""
-        return weights
-
-    def gradient_shift(self, client: int) -> torch.Tensor | None:
-        """Return what a client adds to each local gradient, if anything."""
-        return None
+    def handout(self, plan: RoundPlan) -> Handout:
+        """Return what clients get besides the global model: starts of their own, shifts of their gradients."""
+        return PLAIN
 
     def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
         """Return the clients whose training somebody will see; by default those whose upload arrives."""
@@ -104,7 +92,8 @@ def matching_coefficients(amounts: Vector, profiles: Profiles, cohort: Cohort) -
 
     >>> half, ones = np.array([0.5, 0.5]), np.ones(2, dtype=np.int64)
     >>> rates = np.array([0.5, 1.0])
-    >>> profiles = Profiles(weights=half, num_steps=ones, failure_rates=rates, accumulation=np.ones(2))
+    >>> from fl_lightning.types import Conditions
+    >>> profiles = Profiles(conditions=Conditions(ones, rates), weights=half, accumulation=np.ones(2))
     >>> cohort = Cohort(probabilities=half, coefficients=np.ones(2), counts=ones, num_draws=2)
     >>> matching_coefficients(profiles.weights, profiles, cohort).tolist()
     [2.0, 0.0]

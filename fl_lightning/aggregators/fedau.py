@@ -7,6 +7,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -28,6 +29,7 @@ class ParticipationIntervals(Aggregator):
             then longer than FedAvg's. Omega is reported truly in both cases.
     """
 
+    traits = AggregatorTraits(only_sums=False, keeps="memory")
     memory = ("elapsed", "num_intervals", "mean_interval")
 
     def __init__(self, cutoff: int = 50, server_lr: float = 1.0, calibrate: bool = False) -> None:

@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator
 from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 Normalize = Literal["draws", "received"]
@@ -19,8 +20,8 @@ class AnonymousMean(Aggregator):
 
     Args:
         normalize: ``draws``: divide by K, as in the paper. ``received``: divide by what arrived, as much code does.
-        That
-            is a ratio, so the objective deviates from Omega when few clients are drawn; Omega is its limit for large K.
+            That is a ratio, so the objective deviates from Omega when few clients are drawn; Omega is its limit for
+            large K.
     """
 
     def __init__(self, normalize: Normalize = "draws") -> None:
@@ -29,9 +30,9 @@ class AnonymousMean(Aggregator):
 
     @property
     @override
-    def only_sums(self) -> bool:
-        """With ``received`` the server must count arrivals, which a sum does not tell."""
-        return self.normalize == "draws"
+    def traits(self) -> AggregatorTraits:
+        """With ``received`` the server must count arrivals, which a sum does not show."""
+        return AggregatorTraits(only_sums=self.normalize == "draws")
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:

@@ -6,6 +6,8 @@ from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, mean_accumulation
 from fl_lightning.aggregators.client_rows import ClientRows, RowStorage, keep_synchronised
+from fl_lightning.parts.protocols import Handout
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -35,6 +37,7 @@ class EchoedInnovations(Aggregator):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
+    traits = AggregatorTraits(only_sums=False, keeps="client models")
     memory = ("models", "synchronised", "last_arrival")
 
     def __init__(
@@ -74,7 +77,10 @@ class EchoedInnovations(Aggregator):
         return factors
 
     @override
-    def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
+    def handout(self, plan: RoundPlan) -> Handout:
+        return Handout(start=self._start)
+
+    def _start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
         return weights if self.synchronised[client] else self.models.of(client)
 
     @override

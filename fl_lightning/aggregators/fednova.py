@@ -6,6 +6,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, mean_accumulation
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 Tau = Literal["gamma", "omega", "received", "selected"]
@@ -34,9 +35,9 @@ class NormalizedMean(Aggregator):
 
     @property
     @override
-    def only_sums(self) -> bool:
+    def traits(self) -> AggregatorTraits:
         """A tau of who arrived or was drawn needs their names."""
-        return self.tau not in ("received", "selected")
+        return AggregatorTraits(only_sums=self.tau not in ("received", "selected"))
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:

@@ -6,6 +6,8 @@ from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients
 from fl_lightning.aggregators.client_rows import ClientRows, RowStorage, keep_synchronised
+from fl_lightning.parts.protocols import Handout
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -30,8 +32,8 @@ class PostponedBroadcast(Aggregator):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
+    traits = AggregatorTraits(only_sums=False, needs_lost_updates=True, keeps="client models")
     memory = ("models", "synchronised")
-    needs_lost_updates = True
 
     def __init__(self, storage: RowStorage | None = None) -> None:
         self.storage = storage
@@ -54,7 +56,10 @@ class PostponedBroadcast(Aggregator):
         return matching_coefficients(cohort.probabilities * cohort.coefficients, profiles, cohort)
 
     @override
-    def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
+    def handout(self, plan: RoundPlan) -> Handout:
+        return Handout(start=self._start)
+
+    def _start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
         return weights if self.synchronised[client] else self.models.of(client)
 
     @override

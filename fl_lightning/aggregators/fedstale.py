@@ -5,6 +5,7 @@ from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.aggregators.client_rows import RowStorage, SummedRows
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -24,6 +25,7 @@ class StaleMixture(Aggregator):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
+    traits = AggregatorTraits(only_sums=False, keeps="memory")
     memory = ("last_updates",)
 
     def __init__(self, beta: float = 0.5, storage: RowStorage | None = None) -> None:

@@ -15,6 +15,7 @@ from fl_lightning.aggregators.base import (
 )
 from fl_lightning.aggregators.client_rows import RowStorage, SummedRows
 from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 Variant = Literal["original", "paper", "importance"]
@@ -43,6 +44,7 @@ class LastKnownUpdates(Aggregator):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
+    traits = AggregatorTraits(only_sums=False, keeps="memory")
     memory = ("last_updates", "last_accumulation")
     last_accumulation: Vector = np.empty(0)  # before a run has begun
 

@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, remembered_ratio
 from fl_lightning.aggregators.client_rows import RowStorage, SummedRows
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
@@ -23,6 +24,7 @@ class MemorizedMean(Aggregator):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
+    traits = AggregatorTraits(only_sums=False, keeps="memory")
     memory = ("last_updates", "last_accumulation")
     last_accumulation: Vector = np.empty(0)  # before a run has begun
 

@@ -5,6 +5,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, weighted_sum
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 _WEISZFELD_ROUNDS, _WEISZFELD_CHANGE = 100, 1e-6
@@ -23,10 +24,7 @@ class RobustAggregator(Aggregator):
     is that of the mean. Override :meth:`centre`.
     """
 
-    @property
-    @override
-    def linear(self) -> bool:
-        return False
+    traits = AggregatorTraits(only_sums=False, linear=False)
 
     def centre(self, rows: torch.Tensor, weights: Vector) -> torch.Tensor:
         """Return the centre of some rows with positive weights, (d,)."""

@@ -8,6 +8,8 @@ from typing_extensions import override
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.aggregators.client_rows import ClientRows, RowStorage
 from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.protocols import Handout
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 Commit = Literal["ack", "always"]
@@ -36,13 +38,14 @@ class ControlVariates(Aggregator):
     def __init__(self, commit: Commit = "ack", storage: RowStorage | None = None) -> None:
         one_of("commit", commit, Commit)
         self.commit, self.storage = commit, storage
-        self.needs_lost_updates = commit == "always"
 
     @property
     @override
-    def num_downloaded(self) -> int:
-        """The model and the server's control variate; a client's own stays with it, and the server derives it."""
-        return 2
+    def traits(self) -> AggregatorTraits:
+        """A client gets the model and c; its own control variate stays with it, and the server derives it."""
+        return AggregatorTraits(
+            only_sums=False, needs_lost_updates=self.commit == "always", keeps="client vectors", num_downloaded=2
+        )
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
@@ -57,8 +60,11 @@ class ControlVariates(Aggregator):
         return matching_coefficients(length * profiles.weights / profiles.accumulation, profiles, cohort)
 
     @override
-    def gradient_shift(self, client: int) -> torch.Tensor:
-        """Return c - c_m."""
+    def handout(self, plan: RoundPlan) -> Handout:
+        """Return the shifts c - c_m."""
+        return Handout(gradient_shift=self._shift)
+
+    def _shift(self, client: int) -> torch.Tensor:
         return self.server_control - self.client_controls.of(client)
 
     @override

@@ -1,12 +1,11 @@
 """Secure aggregation: the anonymous mean of updates that nobody sees."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator
+from fl_lightning.parts.traits import AggregatorTraits, layers
 from fl_lightning.secure.fixed_point import Bits, FixedPoint
 from fl_lightning.secure.masking import library
 from fl_lightning.secure.protocol import secure_sum
@@ -35,7 +34,7 @@ class SecureSum(Aggregator):
     """
 
     memory = ("num_failed", "weighting")
-    hides_updates = True
+    traits = AggregatorTraits(hides_updates=True)
 
     def __init__(
         self,
@@ -50,14 +49,9 @@ class SecureSum(Aggregator):
             raise ValueError(f"threshold={threshold} must be a number of clients or a share of them in (0, 1)")
         self.bound, self.threshold, self.bits = bound, threshold, bits
         self.weighting = weighting or Aggregator()
-        if not self.weighting.only_sums:
+        if not self.weighting.traits.only_sums:
             raise ValueError(f"weighting={type(self.weighting).__name__} needs each update: a sum is all there is")
         self.num_failed = 0  # rounds in which too few arrived
-
-    @property
-    @override
-    def only_sums(self) -> bool:
-        return True
 
     def on_federation_start(self, loop: object) -> None:
         """Notice a missing library before anybody trains."""
@@ -133,7 +127,4 @@ def sum_of(aggregator: Aggregator) -> SecureSum | None:
     >>> sum_of(ServerMomentum(hidden)) is hidden, sum_of(AnonymousMean())
     (True, None)
     """
-    inner: Any = aggregator
-    while inner is not None and not isinstance(inner, SecureSum):
-        inner = getattr(inner, "aggregator", None)
-    return inner if isinstance(inner, SecureSum) else None
+    return next((each for each in layers(aggregator) if isinstance(each, SecureSum)), None)

@@ -1,12 +1,16 @@
 """FedAvgM, FedAdam, FedYogi: an optimizer on the server, on top of any aggregator."""
 
+from dataclasses import replace
+
 import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator
-from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+from fl_lightning.parts.traits import AggregatorTraits, forwards
+from fl_lightning.types import IntVector, RoundPlan, Updates
 
 
+@forwards(Aggregator, "aggregator")
 class ServerOptimizer(Aggregator):
     """Takes the step of another aggregator for a gradient and makes a step of its own from it (Reddi et al. 2021).
 
@@ -24,18 +28,13 @@ class ServerOptimizer(Aggregator):
     def __init__(self, aggregator: Aggregator, lr: float) -> None:
         if not 0 < lr < float("inf"):
             raise ValueError(f"lr={lr} must be a positive number")
-        self.aggregator, self.lr = aggregator, lr
-        self.needs_lost_updates = aggregator.needs_lost_updates
+        self.aggregator = self.wrapped = aggregator
+        self.lr = lr
 
     @property
     @override
-    def only_sums(self) -> bool:
-        return self.aggregator.only_sums
-
-    @property
-    @override
-    def linear(self) -> bool:
-        return self.aggregator.linear
+    def traits(self) -> AggregatorTraits:
+        return replace(self.aggregator.traits, moments=True)
 
     def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what the optimizer remembers before the first round, by name."""
@@ -45,47 +44,10 @@ class ServerOptimizer(Aggregator):
         """Return the step, before the factor ``lr``, and replace the moments."""
         raise NotImplementedError
 
-    @property
-    @override
-    def num_downloaded(self) -> int:
-        return self.aggregator.num_downloaded
-
-    @override
-    def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
-        return self.aggregator.downloads(plan, delivered)
-
-    @override
-    def upload_bytes(self, num_values: float, num_bytes: float) -> float:
-        return self.aggregator.upload_bytes(num_values, num_bytes)
-
-    @override
-    def protocol_bytes(self, plan: RoundPlan, delivered: IntVector) -> tuple[float, float]:
-        return self.aggregator.protocol_bytes(plan, delivered)
-
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.aggregator.setup(num_clients, weights)
         self.moments = self.initial_moments(weights)
-
-    @override
-    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        return self.aggregator.coefficients(profiles, cohort)
-
-    @override
-    def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
-        return self.aggregator.start(client, weights)
-
-    @override
-    def gradient_shift(self, client: int) -> torch.Tensor | None:
-        return self.aggregator.gradient_shift(client)
-
-    @override
-    def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
-        return self.aggregator.trains(plan, delivered)
-
-    @override
-    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        return self.aggregator.direction(updates, delivered, plan)
 
     @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:

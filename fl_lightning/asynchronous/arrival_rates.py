@@ -4,6 +4,7 @@ import numpy as np
 from typing_extensions import override
 
 from fl_lightning.parts.protocols import Forecast
+from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.types import Profiles, Vector
 
@@ -18,7 +19,7 @@ class ArrivalRates(Sampler):
     :class:`fl_lightning.samplers.Consistent` around this makes it optimise w.
     """
 
-    calibration_scope = "average"
+    traits = SamplerTraits(scope="average")
 
     def __init__(self) -> None:
         self._mean_seconds: Vector = np.empty(0)
@@ -36,4 +37,4 @@ class ArrivalRates(Sampler):
 
 def seconds_of(profiles: Profiles) -> Vector:
     """Return the seconds that each client takes; without a clock a step takes one, (M,)."""
-    return profiles.num_steps.astype(np.float64) if profiles.seconds is None else profiles.seconds
+    return profiles.num_steps.astype(np.float64) if profiles.conditions.seconds is None else profiles.conditions.seconds

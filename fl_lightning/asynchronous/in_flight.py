@@ -8,7 +8,8 @@ from typing_extensions import override
 from fl_lightning.asynchronous.arrival_rates import ArrivalRates, seconds_of
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import Forecast
-from fl_lightning.samplers import Consistent, Sampler
+from fl_lightning.parts.traits import SamplerTraits, layers
+from fl_lightning.samplers import Sampler
 from fl_lightning.samplers.selection import Selection
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Arrivals, Cohort, IntVector, Profiles, Vector
@@ -34,7 +35,6 @@ class AsynchronousSelection(Remembers, Selection):
     """
 
     memory = ("sampler", "now", "_client", "_finish", "_started", "_steps", "_busy", "_num_jobs")
-    uses_seconds = True
 
     def __init__(
         self, sampler: Sampler, clients_per_round: int | float = 0.3, concurrency: int | float | None = None
@@ -56,10 +56,20 @@ class AsynchronousSelection(Remembers, Selection):
         self._mean_seconds: Vector = np.empty(0)
 
     @property
+    @override
+    def traits(self) -> SamplerTraits:
+        return replace(self.sampler.traits, asynchronous=True)
+
+    @property
+    @override
+    def way_of_drawing(self) -> None:
+        """The clock decides."""
+        return None
+
+    @property
     def everybody(self) -> bool:
         """Whether all clients train all the time."""
-        inner = self.sampler.sampler if isinstance(self.sampler, Consistent) else self.sampler
-        return isinstance(inner, ArrivalRates)
+        return isinstance(layers(self.sampler)[-1], ArrivalRates)
 
     def num_jobs(self, num_clients: int) -> int:
         """Return how many jobs are in flight."""
@@ -90,7 +100,7 @@ class AsynchronousSelection(Remembers, Selection):
         num_clients, began = profiles.num_clients, self.now
         counts, steps = np.zeros(num_clients, dtype=np.int64), np.zeros(num_clients, dtype=np.int64)
         started, size = np.full(num_clients, index - 1, dtype=np.int64), self.num_draws(num_clients)
-        law = self._law(profiles)
+        cumulated = self._cumulated(profiles)
         for place in range(size):
             job = int(np.argmin(self._finish))
             client, self.now = int(self._client[job]), float(self._finish[job])
@@ -98,7 +108,7 @@ class AsynchronousSelection(Remembers, Selection):
             steps[client] += self._steps[job]
             started[client] = self._started[job]
             version = index if place == size - 1 else index - 1  # who completes the buffer gets the new model
-            self._next(job, client if law is None else _drawn(law, rng), version, profiles, seconds)
+            self._next(job, client if cumulated is None else _drawn(cumulated, rng), version, profiles, seconds)
         self._counts = counts
         expected = self._expected_age(num_clients)
         self._arrivals = Arrivals(
@@ -106,20 +116,20 @@ class AsynchronousSelection(Remembers, Selection):
         )
         return np.where(counts > 0, np.rint(steps / np.maximum(counts, 1)).astype(np.int64), profiles.num_steps)
 
-    def _law(self, profiles: Profiles) -> Vector | None:
+    def _cumulated(self, profiles: Profiles) -> Vector | None:
         """Return the cumulated probabilities of the next job; None where each client follows itself."""
         if self.everybody:
             return None
         return np.cumsum(self.sampler.probabilities(profiles, self.num_draws(profiles.num_clients)))
 
     def _begin(self, profiles: Profiles, seconds: Vector, rng: np.random.Generator) -> None:
-        num_jobs, law = self.num_jobs(profiles.num_clients), self._law(profiles)
+        num_jobs, cumulated = self.num_jobs(profiles.num_clients), self._cumulated(profiles)
         self._client = np.arange(num_jobs)
         self._finish, self._busy = np.zeros(num_jobs), np.zeros(profiles.num_clients)
         self._num_jobs = np.zeros(profiles.num_clients, dtype=np.int64)
         self._started, self._steps = np.zeros(num_jobs, dtype=np.int64), np.zeros(num_jobs, dtype=np.int64)
         for job in range(num_jobs):
-            self._next(job, job if law is None else _drawn(law, rng), 0, profiles, seconds)
+            self._next(job, job if cumulated is None else _drawn(cumulated, rng), 0, profiles, seconds)
 
     def _next(self, job: int, client: int, version: int, profiles: Profiles, seconds: Vector) -> None:
         self._client[job], self._started[job] = client, version

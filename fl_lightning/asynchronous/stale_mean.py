@@ -1,11 +1,15 @@
 """FedAsync and FedBuff: uploads that began with older models."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, weighted_sum
-from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+from fl_lightning.parts.protocols import PLAIN, Handout
+from fl_lightning.parts.traits import AggregatorTraits
+from fl_lightning.types import Arrivals, Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
 class StaleMean(Aggregator):
@@ -25,6 +29,7 @@ class StaleMean(Aggregator):
         mixing: alpha, the weight of a client's model in the mixture; 0 adds updates and pulls nowhere.
     """
 
+    traits = AggregatorTraits(only_sums=False, keeps="client models")
     memory = ("versions",)
 
     def __init__(self, exponent: float = 0.5, mixing: float = 0.0) -> None:
@@ -34,7 +39,6 @@ class StaleMean(Aggregator):
             raise ValueError(f"mixing={mixing} must be between 0 and 1")
         self.exponent, self.mixing = exponent, mixing
         self.versions: dict[int, torch.Tensor] = {}  # models that jobs in flight began with, by number of rounds
-        self._plan: RoundPlan | None = None
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
@@ -43,28 +47,24 @@ class StaleMean(Aggregator):
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the sampler's factor times the discount at the mean age of each client's uploads."""
+        return cohort.coefficients * (1 + self._arrivals(cohort).expected) ** -self.exponent
+
+    @override
+    def handout(self, plan: RoundPlan) -> Handout:
+        """Return the models that the clients' jobs began with."""
+        arrivals = plan.cohort.arrivals
+        return PLAIN if arrivals is None else Handout(start=partial(self._start, arrivals))
+
+    def _start(self, arrivals: Arrivals, client: int, weights: torch.Tensor) -> torch.Tensor:
+        return self.versions.get(int(arrivals.started[client]), weights)
+
+    def _arrivals(self, cohort: Cohort) -> Arrivals:
         if cohort.arrivals is None:
             raise ValueError("StaleMean needs uploads of known age: use it with AsynchronousSelection")
-        return cohort.coefficients * (1 + cohort.arrivals.expected) ** -self.exponent
-
-    @override
-    def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
-        self._plan = plan
-        return super().trains(plan, delivered)
-
-    @override
-    def start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
-        """Return the model that the client's job began with."""
-        plan = self._plan
-        if plan is None or plan.cohort.arrivals is None:
-            return weights
-        return self.versions.get(int(plan.cohort.arrivals.started[client]), weights)
+        return cohort.arrivals
 
     def _shares(self, clients: IntVector, delivered: IntVector, plan: RoundPlan) -> Vector:
-        arrivals = plan.cohort.arrivals
-        if arrivals is None:
-            raise ValueError("StaleMean needs uploads of known age: use it with AsynchronousSelection")
-        ages = plan.index - 1 - arrivals.started[clients]
+        ages = plan.index - 1 - self._arrivals(plan.cohort).started[clients]
         discounts = (1.0 + ages) ** -self.exponent
         return np.asarray(delivered[clients] * plan.cohort.coefficients[clients] * discounts / plan.cohort.num_draws)
 
@@ -74,18 +74,11 @@ class StaleMean(Aggregator):
 
     @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        step = super().step(weights, updates, delivered, plan)
+        step, arrivals = super().step(weights, updates, delivered, plan), self._arrivals(plan.cohort)
         if self.mixing and len(updates):
             shares = self.mixing * self._shares(updates.clients, delivered, plan)
-            starts = torch.stack([self.start(client, weights) for client in updates.clients.tolist()])
+            starts = torch.stack([self._start(arrivals, client, weights) for client in updates.clients.tolist()])
             step = step + weighted_sum(shares, weights - starts)
+        self.versions[plan.index - 1] = weights.clone()
+        self.versions = {index: each for index, each in self.versions.items() if index >= arrivals.oldest}
         return step
-
-    @override
-    def __call__(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        self.versions.setdefault(plan.index - 1, weights.clone())
-        new = super().__call__(weights, updates, delivered, plan)
-        oldest = plan.index if plan.cohort.arrivals is None else plan.cohort.arrivals.oldest
-        self.versions = {index: each for index, each in self.versions.items() if index >= oldest}
-        self.versions[plan.index] = new.clone()
-        return new

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_lightning.aggregators import AnonymousMean
+from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.cli.waiting import only_planning
 from fl_lightning.config import compose as configs
-from fl_lightning.diagnosis.dry_run import Algorithm, System, typical_rounds
+from fl_lightning.diagnosis.dry_run import GivenConditions, planner_of, typical_rounds
 from fl_lightning.diagnosis.objective import CONSISTENT, diagnose, neglected, number_ranges
 from fl_lightning.engine.batches import steps_per_epoch
-from fl_lightning.server.calibration import Calibration
-from fl_lightning.system.defaults import fedavg_sampling
 from fl_lightning.types import Vector
 
 if TYPE_CHECKING:
@@ -51,10 +49,12 @@ def fedavg_objective(loop: "FederatedLoop", sizes: Any, weights: Vector) -> Vect
     number = int(np.clip(1_000_000 // len(weights), 4, _MOST_ROUNDS))
     indices = np.unique(np.linspace(1, loop.rounds, min(number, loop.rounds)).round().astype(int))
     epoch = steps_per_epoch(sizes, loop.batch_size)
-    conditions = [loop.schedule.configure_conditions(int(index), epoch, loop.seed) for index in indices]
-    algorithm = Algorithm(fedavg_sampling(), AnonymousMean(), loop.solver, Calibration())
+    schedule = loop.system.schedule
+    conditions = [schedule.configure_conditions(int(index), epoch, loop.seed) for index in indices]
+    system = System(schedule=GivenConditions(conditions), channel=loop.system.channel)
+    fedavg = planner_of(Algorithm(solver=loop.algorithm.solver), system, weights, loop.lr or 1.0)
     with only_planning():
-        rounds = typical_rounds(algorithm, System(weights, conditions, loop.channel, loop.lr or 1.0))
+        rounds = typical_rounds(fedavg)
     return diagnose("fedavg", weights, rounds or []).effective_weights
 
 

@@ -84,8 +84,8 @@ def _diagnosed(diagnose: Any, merged: dict[str, Any], overrides: list[str]) -> t
     from fl_lightning.diagnosis.words import advice
 
     outer, inner = parts.split_overrides(overrides)
-    system, label_counts, _ = diagnose.system_of_config(merged, outer, [])
-    found, _ = diagnose.diagnoses(merged, system, list(_NAMES), inner, [])
+    planner, label_counts, _ = diagnose.planner_of_config(merged, outer, [])
+    found, _ = diagnose.diagnoses(merged, planner, list(_NAMES), inner, [])
     return found, advice(found, recommend(found), label_counts)[:2]
 
 

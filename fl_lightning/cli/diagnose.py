@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,12 @@ from fl_lightning.diagnosis import words
 from fl_lightning.diagnosis.given_clients import ClientTable, read_clients
 
 if TYPE_CHECKING:
-    from fl_lightning.diagnosis.dry_run import Algorithm, System
+    from fl_lightning.algorithms import Algorithm
     from fl_lightning.diagnosis.objective import Diagnosis
+    from fl_lightning.parts.bases import Channel
+    from fl_lightning.planning import Planner
     from fl_lightning.system import Clock
-    from fl_lightning.types import Conditions
+    from fl_lightning.types import Conditions, Vector
 
 _ROUNDS, _STATIC_ROUNDS = 96, 16
 _CONDITIONS_SEED = 0x5EED
@@ -76,6 +78,7 @@ def _diagnose(
     from rich.console import Console
 
     from fl_lightning.config import algorithms as parts
+    from fl_lightning.diagnosis.dry_run import given_rounds
     from fl_lightning.diagnosis.objective import recommend
     from fl_lightning.figures.diagnosis import diagnosis_figure
     from fl_lightning.figures.style import save
@@ -84,14 +87,14 @@ def _diagnose(
     outer, inner = parts.split_overrides(overrides)
     outer, of_averaging = parts.split_overrides(outer, parts.AVERAGING)
     if table is not None:
-        system, label_counts, notes = _system_of_csv(table, parts.beside_clients(merged, outer, options.trust))
+        planner, label_counts, notes = _planner_of_csv(table, parts.beside_clients(merged, outer, options.trust))
     else:
-        system, label_counts, notes = system_of_config(merged, outer, options.trust)
-    found, unknown = diagnoses(merged, system, names_given(options.algorithms), inner, options.trust)
+        planner, label_counts, notes = planner_of_config(merged, outer, options.trust)
+    found, unknown = diagnoses(merged, planner, names_given(options.algorithms), inner, options.trust)
     title = options.clients or options.config or configs.DEMO
-    heading = f"What each algorithm would really optimise: {title}, {len(system.weights)} clients"
+    heading = f"What each algorithm would really optimise: {title}, {len(planner.weights)} clients"
     settings = parts.averaging(merged, of_averaging, options.trust)
-    choice = recommend(found, _kept(settings, system))
+    choice = recommend(found, _kept(settings, planner))
     console.print(words.table_of(found, unknown, heading, console.width, choice))
     for note in notes:
         console.print(f"[dim]{note}[/]")
@@ -100,38 +103,41 @@ def _diagnose(
     console.print(words.averaged(choice), highlight=False)
     picture = Path(options.picture)
     picture.parent.mkdir(parents=True, exist_ok=True)
-    mean = [
-        np.mean([getattr(each, name) for each in system.conditions], axis=0) for name in ("num_steps", "failure_rates")
-    ]
-    save(diagnosis_figure(found, mean[0], mean[1], recommended=choice.name), picture)
+    columns = [(each.num_steps, each.failure_rates) for each in given_rounds(planner)]
+    steps, rates = (np.mean(rows, axis=0) for rows in zip(*columns, strict=True))
+    save(diagnosis_figure(found, steps, rates, recommended=choice.name), picture)
     console.print(f"picture: {picture}", highlight=False)
 
 
-def _kept(settings: Any, system: "System") -> float:
+def _kept(settings: Any, planner: "Planner") -> float:
     """Return the share of the variance that averaging over rounds keeps, where the loss has curvature 1."""
+    from fl_lightning.diagnosis.dry_run import given_rounds
+
     rounds, averaging = settings.rounds, settings.averaging
-    step = np.mean([(system.weights * (1 - each.failure_rates)) @ each.num_steps for each in system.conditions])
-    return float(averaging.variance_factor(rounds, max(0.0, 1 - system.lr * float(step)))) if averaging else 1.0
+    step = np.mean([(planner.weights * (1 - c.failure_rates)) @ c.num_steps for c in given_rounds(planner)])
+    contraction = max(0.0, 1 - planner.learning_rate * float(step))
+    return float(averaging.variance_factor(rounds, contraction)) if averaging else 1.0
 
 
-def _system_of_csv(table: ClientTable, loop: Any) -> tuple["System", Any, list[str]]:
-    from fl_lightning.diagnosis.dry_run import System
+def _planner_of_csv(table: ClientTable, loop: Any) -> tuple["Planner", Any, list[str]]:
     from fl_lightning.system import Clock
     from fl_lightning.types import Conditions
 
     rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
     conditions = [Conditions(table.num_steps, table.failure_rates)] * rounds
     clock = _clock(loop.clock or Clock(), conditions, table.weights, 0, float("nan"))
-    return System(table.weights, conditions, loop.channel, loop.lr, clock), None, []
+    return _planned(conditions, table.weights, loop.channel, clock, loop.lr), None, []
 
 
-def system_of_config(
+def planner_of_config(
     merged: dict[str, Any], overrides: list[str], trusted: list[str]
-) -> tuple["System", Any, list[str]]:
-    """Return the clients of a configuration, how many examples of each class they have if known, and notes."""
+) -> tuple["Planner", Any, list[str]]:
+    """Return a planner of the clients of a configuration, how many examples of each class they have, and notes.
+
+    Its algorithm is FedAvg, for others to take its place; the examples are None where nobody knows them.
+    """
     from fl_lightning.config import algorithms as parts
     from fl_lightning.data.sizes import expected_sizes
-    from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.engine.batches import steps_per_epoch
     from fl_lightning.planning import target_weights
     from fl_lightning.system import Clock
@@ -151,22 +157,27 @@ def system_of_config(
     conditions = conditions[:_STATIC_ROUNDS] if static else conditions
     weights = target_weights(loop.weights, sizes)
     clock = _clock(loop.clock or Clock(), conditions, weights, settings.seed, parts.model_bytes(merged, trusted))
-    return System(weights, conditions, loop.channel, loop.lr, clock), label_counts, notes
+    return _planned(conditions, weights, loop.channel, clock, loop.lr), label_counts, notes
 
 
-def _clock(clock: "Clock", conditions: list["Conditions"], weights: Any, seed: int, size: float) -> "Clock":
+def _planned(
+    conditions: list["Conditions"], weights: "Vector", channel: "Channel", clock: "Clock", lr: float
+) -> "Planner":
+    from fl_lightning.algorithms import Algorithm, System
+    from fl_lightning.diagnosis.dry_run import GivenConditions, planner_of
+
+    system = System(schedule=GivenConditions(conditions), channel=channel, clock=clock)
+    return planner_of(Algorithm(), system, weights, lr)
+
+
+def _clock(clock: "Clock", conditions: list["Conditions"], weights: "Vector", seed: int, size: float) -> "Clock":
     """Return a clock that knows the clients and the size of the model, NaN for unknown."""
     from fl_lightning.system import Traffic
     from fl_lightning.types import Profiles
 
-    def forecast() -> Any:
+    def forecast() -> Iterator[Profiles]:
         for each in conditions:
-            yield Profiles(
-                weights=weights,
-                num_steps=each.num_steps,
-                failure_rates=each.failure_rates,
-                accumulation=each.num_steps.astype(np.float64),
-            )
+            yield Profiles(conditions=each, weights=weights, accumulation=each.num_steps.astype(np.float64))
 
     clock.setup(len(weights), seed, forecast, Traffic(download=size, upload=size, model=size))
     return clock
@@ -177,27 +188,28 @@ def _num_rounds(num_clients: int) -> int:
 
 
 def diagnoses(
-    merged: dict[str, Any], system: "System", names: list[str], overrides: list[str], trusted: list[str]
+    merged: dict[str, Any], planner: "Planner", names: list[str], overrides: list[str], trusted: list[str]
 ) -> tuple[list["Diagnosis"], list[str]]:
     """Return what is known of each algorithm, and the names of those whose objective depends on the data."""
     from fl_lightning.config import algorithms as parts
 
-    return diagnosed(parts.algorithms(merged, names, overrides, trusted), system)
+    return diagnosed(parts.algorithms(merged, names, overrides, trusted), planner)
 
 
-def diagnosed(algorithms: Iterable[tuple[str, "Algorithm"]], system: "System") -> tuple[list["Diagnosis"], list[str]]:
-    """Return the same for algorithms that are made already, each with its name."""
-    from fl_lightning.diagnosis import dry_run
+def diagnosed(algorithms: Iterable[tuple[str, "Algorithm"]], like: "Planner") -> tuple[list["Diagnosis"], list[str]]:
+    """Return the same for algorithms that are made already, each with its name, on the clients of a planner."""
+    from fl_lightning.diagnosis.dry_run import planner_of, typical_rounds
     from fl_lightning.diagnosis.needs import needs_of
     from fl_lightning.diagnosis.objective import diagnose
 
     found, unknown = [], []
     for name, algorithm in algorithms:
+        planner = planner_of(algorithm, like.system, like.weights, like.learning_rate)
         with only_planning():
-            rounds = dry_run.typical_rounds(algorithm, system)
-            needs = None if rounds is None else needs_of(algorithm, system)
+            rounds = typical_rounds(planner)
+            needs = None if rounds is None else needs_of(planner)
         if rounds is None:
             unknown.append(name)
         else:
-            found.append(diagnose(name, system.weights, rounds, needs))
+            found.append(diagnose(name, like.weights, rounds, needs))
     return found, unknown

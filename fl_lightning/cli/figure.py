@@ -13,7 +13,9 @@ from fl_lightning.config import compose as configs
 from fl_lightning.config.names import names_given
 
 if TYPE_CHECKING:
-    from fl_lightning.figures.simulation import Curves, Plateau, Variant
+    from fl_lightning.algorithms import Algorithm
+    from fl_lightning.figures.simulation import Curves, Plateau
+    from fl_lightning.planning import Planner
 
 _SOLVERS: dict[str, dict[str, float]] = {
     "FedAvg, SGD": {},
@@ -93,8 +95,8 @@ def main(arguments: list[str]) -> int:
         names_given(options.algorithm)
     with loading():
         import fl_lightning.config.algorithms  # noqa: F401  heavy: torch, lightning
-    variants = make_variants(scenario, options.algorithm, options.trust)
-    _draw(options.name, scenario, variants, seeds, rounds, Path(options.out))
+    planners = make_planners(scenario, options.algorithm, options.trust)
+    _draw(options.name, scenario, planners, seeds, rounds, Path(options.out))
     return 0
 
 
@@ -117,16 +119,17 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def _draw(name: str, scenario: Scenario, variants: "list[Variant]", seeds: list[int], rounds: int, out: Path) -> None:
+def _draw(
+    name: str, scenario: Scenario, planners: "dict[str, Planner]", seeds: list[int], rounds: int, out: Path
+) -> None:
     from fl_lightning.data import Quadratic
     from fl_lightning.figures.convergence import convergence_figure, write_csv
     from fl_lightning.figures.simulation import predict, simulate
     from fl_lightning.figures.style import save
 
     targets = np.stack([Quadratic().load(seed).targets for seed in seeds])
-    weights = np.full(targets.shape[1], 1 / targets.shape[1])
-    curves = simulate(variants, targets, weights, seeds, rounds)
-    plateaus = [predict(variant, targets, weights) for variant in variants]
+    curves = simulate(planners, targets, seeds, rounds)
+    plateaus = [predict(planner, targets) for planner in planners.values()]
     out.mkdir(parents=True, exist_ok=True)
     figure = convergence_figure(scenario.title, curves, plateaus)
     for ending in ("png", "svg"):
@@ -136,8 +139,10 @@ def _draw(name: str, scenario: Scenario, variants: "list[Variant]", seeds: list[
     print(", ".join(str(out / f"{name}.{suffix}") for suffix in ("png", "svg", "csv")))
 
 
-def make_variants(scenario: Scenario, algorithm: str | None = None, trusted: Sequence[str] = ()) -> list["Variant"]:
-    """Return FedAvg under four solvers and what stands against it.
+def make_planners(
+    scenario: Scenario, algorithm: str | None = None, trusted: Sequence[str] = ()
+) -> "dict[str, Planner]":
+    """Return FedAvg under four solvers and what stands against it, by label.
 
     Args:
         scenario: What the figure shows.
@@ -146,76 +151,75 @@ def make_variants(scenario: Scenario, algorithm: str | None = None, trusted: Seq
     """
     from fl_lightning import theory
     from fl_lightning.config import algorithms as parts
-    from fl_lightning.figures.simulation import Variant
 
     environment = _environment(scenario.schedule).loop
 
-    def variant(label: str, config: str, solver: dict[str, float], env: Any, lr: float, calibrated: bool) -> "Variant":
+    def planner(config: str, solver: dict[str, float], env: Any, lr: float, calibrated: bool) -> "Planner":
         loop: dict[str, Any] = {"solver": {"init_args": solver}}
         if not calibrated:  # FedAvg's own step is the one that others are calibrated to
             loop["calibration"] = {"init_args": {"scope": "none"}}
         merged = configs.merge(configs.compose([config]), {"loop": loop})
-        return Variant(label, parts.algorithm(merged, []), env.schedule, env.channel, lr)
+        return _planner(parts.algorithm(merged, []), env, lr)
 
     lr = environment.lr
-    variants = [
-        variant(label, "toy_fedavg.yaml", solver, environment, lr, calibrated=False)
+    fedavg = {
+        label: planner("toy_fedavg.yaml", solver, environment, lr, calibrated=False)
         for label, solver in _SOLVERS.items()
-    ]
+    }
     if algorithm is not None:
-        return [*variants, _variant_of(algorithm, environment, trusted)]
+        return fedavg | _planner_of(algorithm, environment, trusted)
     if scenario.remedy == "FedACS":
-        return [*variants, variant("FedACS", "toy_fedacs.yaml", {}, environment, lr, calibrated=True)]
+        return fedavg | {"FedACS": planner("toy_fedacs.yaml", {}, environment, lr, calibrated=True)}
     steps = np.array(scenario.schedule["num_steps"])
     design = theory.codesign(steps, np.linspace(0.01, 0.3, len(steps)))
     fitted = _environment({"num_steps": steps.tolist(), "failure_rates": design.failure_rates.tolist()}).loop
     rate = lr * design.learning_rate_factor
-    return [*variants, variant("co-design", "toy_fedavg.yaml", {}, fitted, rate, calibrated=False)]
+    return fedavg | {"co-design": planner("toy_fedavg.yaml", {}, fitted, rate, calibrated=False)}
 
 
-def _variant_of(name: str, environment: Any, trusted: Sequence[str]) -> "Variant":
-    """Return the curve of an algorithm by its name or file."""
+def _planner(algorithm: "Algorithm", environment: Any, lr: float) -> "Planner":
+    from fl_lightning.algorithms import System
+    from fl_lightning.planning import Planner
+
+    ones = np.ones(_NUM_CLIENTS, dtype=np.int64)
+    return Planner(
+        algorithm=algorithm,
+        system=System(schedule=environment.schedule, channel=environment.channel),
+        weights=ones / _NUM_CLIENTS,
+        learning_rate=lr,
+        steps_per_epoch=ones,
+    )
+
+
+def _planner_of(name: str, environment: Any, trusted: Sequence[str]) -> "dict[str, Planner]":
+    """Return the planner of an algorithm by its name or file, under its label."""
     from fl_lightning.config import algorithms as parts
-    from fl_lightning.figures.simulation import Variant
 
     names = names_given(name)
     if len(names) != 1:
         raise configs.ConfigError(f"--algorithm {name} must be one name or one file")
     label, algorithm = next(parts.algorithms(configs.compose(["toy.yaml"]), names, [], trusted))
-    variant = Variant(label, algorithm, environment.schedule, environment.channel, environment.lr)
-    _refuse_memory(variant)
-    return variant
+    _refuse_memory(label, algorithm)
+    return {label: _planner(algorithm, environment, environment.lr)}
 
 
-def _refuse_memory(variant: "Variant") -> None:
+def _refuse_memory(label: str, algorithm: "Algorithm") -> None:
     """Refuse what the simulation leaves out: memory, steps between client and server, a sampler that asks or learns."""
-    from fl_lightning.aggregators import Aggregator, AnonymousMean
-    from fl_lightning.diagnosis import dry_run
+    from fl_lightning.parts.traits import AggregatorTraits
 
-    aggregator = variant.algorithm.aggregator
-    kind, hooks = type(aggregator), ("setup", "start", "gradient_shift", "trains", "direction", "step", "__call__")
-    paper = kind is AnonymousMean and vars(aggregator)["normalize"] == "draws"
-    if not paper and any(getattr(kind, hook) is not getattr(Aggregator, hook) for hook in hooks):
+    if algorithm.aggregator.traits != AggregatorTraits():
         raise configs.ConfigError(
-            f"{variant.label}: {kind.__name__} does more than weight what arrives, which the figure does not simulate: "
-            "use compare --config toy.yaml"
+            f"{label}: {type(algorithm.aggregator).__name__} does more than weight what arrives, which the figure does "
+            "not simulate: use compare --config toy.yaml"
         )
-    if variant.algorithm.uploads.steps:
+    if algorithm.uploads:
         raise configs.ConfigError(
-            f"{variant.label}: {type(variant.algorithm.uploads.steps[0]).__name__} changes updates on their way, which "
+            f"{label}: {type(algorithm.uploads.steps[0]).__name__} changes updates on their way, which "
             "the figure does not simulate: use compare --config toy.yaml"
         )
-    if not dry_run.asks_or_learns(variant.algorithm):
-        return
-    steps = np.ones(_NUM_CLIENTS, dtype=np.int64)
-    conditions = [variant.schedule.configure_conditions(index, steps, 0) for index in range(1, 9)]
-    system = dry_run.System(steps / steps.sum(), conditions, variant.channel, variant.lr)
-    before, after = (dry_run.dry_run(variant.algorithm, system, world=1, learn=learn) for learn in (False, True))
-    if before[0].questions or any(
-        not np.array_equal(a.probabilities, b.probabilities) for a, b in zip(before, after, strict=True)
-    ):
+    if algorithm.sampling.traits.asynchronous or not algorithm.sampling.traits.is_fixed:
         raise configs.ConfigError(
-            f"{variant.label}: its sampler asks clients or learns from them, which the figure does not simulate: "
+            f"{label}: its sampler asks clients or learns from them, which the figure does not simulate: "
             "use compare --config toy.yaml"
         )
 

@@ -6,7 +6,6 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,16 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from lightning.pytorch import LightningModule
 from torch.nn.parameter import is_lazy
 
-from fl_lightning.aggregators import AnonymousMean
+from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.config import compose as configs
 from fl_lightning.config.names import label
-from fl_lightning.config.parsing import add_loop_arguments, parse_config
-from fl_lightning.diagnosis.dry_run import Algorithm
-from fl_lightning.loop import FederatedLoop
+from fl_lightning.config.parsing import add_loop_arguments, keys_of, parse_config
 from fl_lightning.parts.bases import DataSource
-from fl_lightning.server.calibration import Calibration
-from fl_lightning.solvers import SGD
-from fl_lightning.uploads import Uploads
 
-ALGORITHM = ("sampling", "aggregator", "solver", "calibration", "uploads", "max_local_steps")
+ALGORITHM = keys_of(Algorithm)
 _BESIDE = ("channel", "clock", "lr")
 AVERAGING = ("averaging", "rounds")
-_ENVIRONMENT = ("schedule", "channel", "clock", "lr", "batch_size", "weights")
+_ENVIRONMENT = (*keys_of(System), "lr", "batch_size")
 
 
 @cache
@@ -40,14 +34,14 @@ def _parser(keys: tuple[str, ...], with_data: bool) -> ArgumentParser:
     if with_data:
         parser.add_argument("--seed", type=int, default=0)
         parser.add_argument("--data", type=DataSource, required=True)
-    add_loop_arguments(parser, skip=set(signature(FederatedLoop).parameters) - set(keys))
+    add_loop_arguments(parser, keys)
     return parser
 
 
 def loop_parser(keys: tuple[str, ...]) -> ArgumentParser:
     """Return a parser for some arguments of the loop that knows no command line."""
     parser = ArgumentParser(exit_on_error=False, add_help=False)
-    add_loop_arguments(parser, skip=set(signature(FederatedLoop).parameters) - set(keys))
+    add_loop_arguments(parser, keys)
     return parser
 
 
@@ -103,23 +97,16 @@ def model_bytes(merged: dict[str, Any], trusted: Sequence[str] = ()) -> float:
 def algorithm(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] = ()) -> Algorithm:
     """Return the parts of the algorithm that a complete configuration describes; equal parts may be the same object."""
     groups = _groups(overrides)
-    sampling, aggregator, solver, calibration, uploads, max_local_steps = (
-        _part(
+    parts = {
+        key: _part(
             key,
             yaml.safe_dump(merged["loop"].get(key)),
             tuple(word for group in groups if _is_of(group, key) for word in group),
             tuple(trusted),
         )
         for key in ALGORITHM
-    )
-    return Algorithm(
-        sampling,
-        aggregator or AnonymousMean(),
-        solver or SGD(),
-        calibration or Calibration(),
-        Uploads(uploads or ()),
-        max_local_steps,
-    )
+    }
+    return Algorithm(**parts)
 
 
 @cache

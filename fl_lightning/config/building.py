@@ -21,7 +21,7 @@ from fl_lightning.callbacks import RoundCheckpoint, RoundProgress
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.config.default_callbacks import with_defaults
 from fl_lightning.config.loggers import LOGGERS, make_loggers, wanted_loggers
-from fl_lightning.config.parsing import add_loop_arguments, parse_config
+from fl_lightning.config.parsing import add_loop_arguments, loop_keys, parse_config, split_loop
 from fl_lightning.config.starting import launch
 from fl_lightning.data import ValidationSplit
 from fl_lightning.loop import FederatedLoop
@@ -149,7 +149,7 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--data", type=DataSource, required=True, help="The data set and how clients share it.")
     parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"})
     parser.add_class_arguments(RoundCheckpoint, "checkpoint", skip={"folder", "about"}, instantiate=False)
-    add_loop_arguments(parser, skip={"fabric", "seed", "callbacks"})
+    add_loop_arguments(parser, [key for key in loop_keys() if key not in ("fabric", "seed", "callbacks")])
     parser.add_argument("--loop.callbacks", type=list[Callback], default=[], help="More callbacks.")
     return parser
 
@@ -189,7 +189,8 @@ def instantiate_loop(settings: Namespace) -> FederatedLoop:
     """Make the loop alone, without loggers and files, to look at what a configuration asks for."""
     with contextlib.redirect_stderr(io.StringIO()):
         objects = make_parser().instantiate(settings)
-    return FederatedLoop(**vars(objects.loop), fabric=objects.fabric, seed=settings.seed)
+    algorithm, system, rest = split_loop(objects.loop)
+    return FederatedLoop(algorithm, system, **rest, fabric=objects.fabric, seed=settings.seed)
 
 
 def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) -> Run:
@@ -213,16 +214,16 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     with contextlib.redirect_stderr(io.StringIO()):
         objects = make_parser().instantiate(settings)
     run_dir = Path(settings.run_dir)
-    data_name, _, algorithm = name.partition("_")
-    labels = {"data": data_name, "algorithm": algorithm or name, "config": name} | (labels or {})
+    data_name, _, algorithm_name = name.partition("_")
+    labels = {"data": data_name, "algorithm": algorithm_name or name, "config": name} | (labels or {})
     names = wanted_loggers(settings.logger)
     loggers = make_loggers(names, labels, settings.seed, run_dir, yaml.safe_load(config), target)
     callbacks = with_defaults(objects.loop.callbacks, run_dir, target, labels, loggers)
     # Last, because it saves what the others know of a round.
     callbacks.append(RoundCheckpoint(str(run_dir / CHECKPOINTS), about=about(config), **vars(settings.checkpoint)))
-    loop_arguments = {**vars(objects.loop), "callbacks": callbacks}
     fabric = objects.fabric
     launch(fabric, settings.start_timeout)
-    loop = FederatedLoop(**loop_arguments, fabric=fabric, seed=settings.seed)
+    algorithm, system, rest = split_loop(objects.loop)
+    loop = FederatedLoop(algorithm, system, **(rest | {"callbacks": callbacks}), fabric=fabric, seed=settings.seed)
     data = objects.data if settings.validation is None else ValidationSplit(objects.data, settings.validation)
     return Run(loop=loop, module=objects.model, data=data, run_dir=run_dir, config=config)

@@ -10,11 +10,9 @@ from typing import Any, Literal
 import yaml
 from jsonargparse import ArgumentParser
 
-from fl_lightning.config import parsing
 from fl_lightning.config.allow_list import own_classes
 from fl_lightning.config.building import make_parser
 from fl_lightning.config.catalogue import FILE, Argument, Catalogue, Part
-from fl_lightning.parts import protocols
 
 _Given = tuple[str, Any, str, Any]  # dotted key, type, help and default
 _OPTIONS = ("config", "print_config")  # of the command, not of the configuration
@@ -84,7 +82,6 @@ def _is_protocol(part: Any) -> bool:
 
 def _fits(part: type, base: type) -> bool:
     """Whether a class is a subclass, or has the methods of a base or protocol with the same arguments."""
-    base = protocols.Sampling if base is parsing.Sampling else base
     if base in part.__mro__:
         return True
     methods = [(name, each) for name, each in vars(base).items() if inspect.isfunction(each)]

@@ -6,26 +6,28 @@ import io
 import itertools
 import re
 import sys
-from abc import ABC
 from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from inspect import signature
 from typing import Any
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from fl_lightning.aggregators import Aggregator
+from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.config.allow_list import check_classes, class_paths, explained, limit_imports
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.config.errors import in_plain_words
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.parts import protocols
-from fl_lightning.parts.bases import Channel, DataSource, Partition, Schedule, misfit
+from fl_lightning.parts.bases import Channel, DataSource, Partition, Sampling, Schedule, misfit
 from fl_lightning.runs.identity import flat
 from fl_lightning.samplers import Sampler
 from fl_lightning.solvers import Solver
 from fl_lightning.system.number_files import KINDS
 
-_BASES: tuple[type, ...] = (Schedule, Channel, DataSource, Partition, Sampler, Aggregator, Solver)
+_VALUES = (FederatedLoop, Algorithm, System)
+_BASES: tuple[type, ...] = (Schedule, Sampling, Channel, DataSource, Partition, Sampler, Aggregator, Solver)
 _LONGEST_LIST = 1000
 _TABLES = ("checkpoint", "fabric", "loop")
 _REFUSED = re.compile(r"Import path (?:([\w.]+) )?does not correspond to a subclass of (\w+)")
@@ -33,29 +35,43 @@ _PATH = re.compile(r"\w+(?:\.\w+)+")
 _ABSTRACT = re.compile(r"instantiatable class, but ([\w.]+) is abstract")
 
 
-class Sampling(ABC):  # noqa: B024  its methods are those of the protocol
-    """Stands in for the protocol of this name, for which there is no base class: what has its methods is one."""
-
-    @classmethod
-    def __subclasshook__(cls, other: type) -> bool:
-        """Compare the methods."""
-        return misfit(other, protocols.Sampling) is None
+@cache
+def keys_of(value: type) -> tuple[str, ...]:
+    """Return the keys below ``loop`` that stand for the arguments of a value."""
+    return tuple(name for name in signature(value).parameters if name not in ("algorithm", "system"))
 
 
-def add_loop_arguments(parser: ArgumentParser, skip: Collection[str]) -> None:
-    """Add the arguments of the loop.
+def loop_keys() -> tuple[str, ...]:
+    """Return all keys below ``loop``: those of the algorithm, of the system and of the loop itself."""
+    return tuple(key for value in _VALUES for key in keys_of(value))
 
-    Where the loop asks for a protocol, a class stands in, because of a protocol jsonargparse wants every annotation.
+
+def add_loop_arguments(parser: ArgumentParser, keys: Collection[str]) -> None:
+    """Add some of the keys below ``loop``.
+
+    Those of which every run has one are required, because complaints about them are clearer then.
     """
-    bases: dict[str, tuple[type, str]] = {
+    required: dict[str, tuple[type, str]] = {
         "schedule": (Schedule, "Decides T and q of every client."),
         "sampling": (Sampling, "Decides who is drawn."),
         "channel": (Channel, "Decides whose upload arrives."),
     }
-    parser.add_class_arguments(FederatedLoop, "loop", skip={*skip, *bases}, instantiate=False)
-    for key, (base, text) in bases.items():
-        if key not in skip:
+    for value in _VALUES:
+        skip = {name for name in signature(value).parameters if name not in keys or name in required}
+        parser.add_class_arguments(value, "loop", as_group=value is FederatedLoop, skip=skip, instantiate=False)
+    for key, (base, text) in required.items():
+        if key in keys:
             parser.add_argument(f"--loop.{key}", type=base, required=True, help=text)
+
+
+def split_loop(made: Namespace) -> tuple[Algorithm, System, dict[str, Any]]:
+    """Return the algorithm and the system of an instantiated ``loop``, and the arguments of the loop itself."""
+    given = vars(made)
+    of_algorithm, of_system = (
+        {key: given[key] for key in keys_of(value) if key in given} for value in (Algorithm, System)
+    )
+    rest = {key: value for key, value in given.items() if key not in of_algorithm and key not in of_system}
+    return Algorithm(**of_algorithm), System(**of_system), rest
 
 
 def parse_config(
@@ -132,7 +148,7 @@ def _explained(complaint: str) -> str:
         return next(_misfits(abstract[1]), complaint)
     if refused is None:
         return complaint
-    bases = [base for base in (*_BASES, protocols.Sampling) if base.__name__ == refused[2]]
+    bases = [base for base in _BASES if base.__name__ == refused[2]]
     # Of an argument that may be left out, the path stands at the end of the complaint.
     paths = [refused[1]] if refused[1] else _PATH.findall(complaint.partition("Given value:")[2])
     for base, path in itertools.product(bases, paths):

@@ -1,35 +1,19 @@
 """The shipped algorithms as Python objects, from the same files as on the command line."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Mapping
+from typing import Any
 
 from jsonargparse import ArgumentError
 
-from fl_lightning.aggregators import Aggregator
+from fl_lightning.algorithms import Algorithm
 from fl_lightning.config import compose as configs
 from fl_lightning.config.algorithms import ALGORITHM, loop_parser
-from fl_lightning.parts.protocols import Sampling
-from fl_lightning.planning import StepLimit
-from fl_lightning.server.calibration import Calibration
-from fl_lightning.solvers import Solver
-from fl_lightning.uploads import Upload
-
-
-class AlgorithmParts(TypedDict):
-    """What an algorithm is made of, under the names of the arguments of the loop."""
-
-    sampling: Sampling
-    aggregator: Aggregator
-    solver: Solver
-    calibration: Calibration
-    uploads: Sequence[Upload]
-    max_local_steps: StepLimit
 
 
 def algorithm(
     name: str, clients_per_round: int | float | None = None, settings: Mapping[str, Any] | None = None
-) -> AlgorithmParts:
-    """Return new parts of a shipped algorithm: ``FederatedLoop(rounds=20, lr=0.1, **algorithm("fedacs"))``.
+) -> Algorithm:
+    """Return a shipped algorithm with parts of its own: ``FederatedLoop(algorithm("fedacs"), rounds=20, lr=0.1)``.
 
     Args:
         name: Of a file in ``configs/algorithms``, such as ``fedavg``, ``fedacs`` or ``scaffold``.
@@ -54,15 +38,7 @@ def algorithm(
         parsed = parser.parse_object({"loop": _changed(loop, changes)})
     except (ArgumentError, TypeError, KeyError) as error:
         raise ValueError(f"algorithm {name!r} does not take {changes}: {' '.join(str(error).split())[:400]}") from None
-    made = parser.instantiate(parsed).loop
-    return AlgorithmParts(
-        sampling=made.sampling,
-        aggregator=made.aggregator,
-        solver=made.solver,
-        calibration=made.calibration,
-        uploads=made.uploads,
-        max_local_steps=made.max_local_steps,
-    )
+    return Algorithm(**vars(parser.instantiate(parsed).loop))
 
 
 def _of(name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fl_lightning.config import early
 from fl_lightning.diagnosis import words
 
 if TYPE_CHECKING:
-    from fl_lightning.diagnosis.dry_run import Algorithm
+    from fl_lightning.algorithms import Algorithm
     from fl_lightning.diagnosis.objective import Diagnosis
     from fl_lightning.types import Vector
 
@@ -48,17 +48,17 @@ def main(arguments: list[str]) -> int:
 def _show(folder: Path, merged: dict[str, Any], trusted: list[str]) -> None:
     from rich.console import Console
 
-    from fl_lightning.cli.diagnose import diagnosed, system_of_config
+    from fl_lightning.cli.diagnose import diagnosed, planner_of_config
     from fl_lightning.config import algorithms as parts
     from fl_lightning.diagnosis.objective import Recommendation
 
-    system, label_counts, notes = system_of_config(merged, [], trusted)
+    planner, label_counts, notes = planner_of_config(merged, [], trusted)
     algorithm = parts.algorithm(merged, [], trusted)
-    finished, factors, loaded = _measured(folder, algorithm, len(system.weights))
+    finished, factors, loaded = _measured(folder, algorithm, len(planner.weights))
     known = [(PLANNED, algorithm)] if factors is None else [(PLANNED, algorithm), (MEASURED, loaded)]
-    found, unknown = diagnosed(known, system)
+    found, unknown = diagnosed(known, planner)
     console = Console(width=None if sys.stdout.isatty() else words.WIDE)
-    heading = f"What this run really optimises: {folder}, {len(system.weights)} clients, {finished} rounds"
+    heading = f"What this run really optimises: {folder}, {len(planner.weights)} clients, {finished} rounds"
     if found:
         console.print(words.table_of(found, unknown, heading, console.width, Recommendation(found[0], (), None)))
     else:

@@ -2,7 +2,6 @@
 
 from fl_lightning.engine.client_evaluation import ClientEvaluation
 from fl_lightning.engine.engine import Engine
-from fl_lightning.engine.faults import FaultPolicy
 from fl_lightning.engine.replay import Replayed
 
-__all__ = ["ClientEvaluation", "Engine", "FaultPolicy", "Replayed"]
+__all__ = ["ClientEvaluation", "Engine", "Replayed"]

@@ -45,9 +45,9 @@ class ClientTrainer:
     ) -> float:
         """Write a client's update into ``delta`` and ``buffers`` and return its mean loss."""
         model, num_steps = self.model, int(work.num_steps[client])
-        start = work.start(client, state.weights)
-        shift = work.gradient_shift(client)
-        model.load(start, work.start_buffers(client, state.buffers))
+        start = work.handout.start(client, state.weights)
+        shift = work.handout.gradient_shift(client)
+        model.load(start, work.handout.start_buffers(client, state.buffers))
         steps = self.solver.begin(model.weights, model.gradient, model.parameters, work.learning_rate)
         self._seed(client, work.round_index)
         self.position.begin(work.round_index)

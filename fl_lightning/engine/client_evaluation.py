@@ -1,15 +1,13 @@
 """What the model does for each client: its own accuracy and loss, and how far clients are apart."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fl_lightning.data.held_out import HeldOut
-from fl_lightning.types import BoolVector, IntVector, Vector
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
+from fl_lightning.parts.protocols import EvaluatesClients, Federation
+from fl_lightning.types import BoolVector, IntVector, ModelState, Vector
 
 _WORST = 0.1  # share of the clients that the worst ones are
 
@@ -39,77 +37,74 @@ class ClientEvaluation:
             raise ValueError(f"evaluate_clients: held_out={self.held_out} must be at least 0 and below 1")
 
 
+def as_evaluation(settings: ClientEvaluation | int) -> ClientEvaluation | None:
+    """Return what was asked for; a number stands for each n-th round, 0 for never."""
+    if isinstance(settings, ClientEvaluation):
+        return settings
+    if settings < 0:
+        raise ValueError(f"evaluate_clients={settings} must be a number of rounds, or 0 for never")
+    return ClientEvaluation(settings) if settings else None
+
+
 class ClientEvaluator:
     """Holds the clients' evaluation data and evaluates on it.
 
     Args:
-        settings: What was asked for; a number stands for each n-th round, 0 for never.
+        settings: What was asked for.
+        federation: The clients' data.
+        seed: Decides what is held out.
     """
 
-    def __init__(self, settings: ClientEvaluation | int) -> None:
-        if isinstance(settings, int) and settings < 0:
-            raise ValueError(f"evaluate_clients={settings} must be a number of rounds, or 0 for never")
-        self.settings = ClientEvaluation(settings) if isinstance(settings, int) and settings else settings or None
-        self._data: HeldOut | None = None
-        self._slow: IntVector = np.empty(0, dtype=np.int64)
-        self._heard: BoolVector = np.empty(0, dtype=bool)  # whose evaluation is known
+    def __init__(self, settings: ClientEvaluation, federation: Federation, seed: int) -> None:
+        self.settings = settings
+        self._data = HeldOut(federation, settings.held_out, seed)
+        self._answered: BoolVector = np.empty(0, dtype=bool)  # whose evaluation is known
 
-    def prepared(self, federation: Any, seed: int) -> Any:
+    def training(self) -> Federation:
         """Return the federation to train on."""
-        if not isinstance(self.settings, ClientEvaluation):
-            return federation
-        self._data = HeldOut(federation, self.settings.held_out, seed)
         return self._data.training()
 
     def due(self, index: int, last: bool) -> bool:
         """Whether clients are evaluated after a round."""
-        return isinstance(self.settings, ClientEvaluation) and (index % self.settings.every_n_rounds == 0 or last)
+        return index % self.settings.every_n_rounds == 0 or last
 
-    def __call__(self, loop: "FederatedLoop") -> dict[str, Vector]:
+    def __call__(
+        self, engine: EvaluatesClients, state: ModelState, index: int, personalised: Callable[[int], ModelState] | None
+    ) -> dict[str, Vector]:
         """Return each metric of all clients, (M,), and how many held-out examples it is measured on.
 
-        A client that keeps parameters of its own is evaluated with them.
+        Args:
+            engine: Evaluates.
+            state: The global model.
+            index: Of the round.
+            personalised: Returns the model of a client, where clients keep parameters of their own.
         """
-        data, settings = self._data, self.settings
-        if data is None or not isinstance(settings, ClientEvaluation):
-            return {}
-        elsewhere = getattr(loop.engine, "evaluate_clients", None)  # where clients have their data to themselves
-        if elsewhere is None:
-            rows = [self._evaluated(loop, client, data, settings) for client in range(len(loop.client_weights))]
-        else:
-            rows = elsewhere(loop.state, loop.round_index, settings.max_examples)
-        self._heard = np.array([bool(row) for row in rows])
+        most, num_clients = self.settings.max_examples, len(self._data.num_held_out)
+        rows = engine.evaluate_clients(state, index, most)  # where clients have their data to themselves
+        if rows is None:
+            states = (state if personalised is None else personalised(client) for client in range(num_clients))
+            rows = [engine.evaluate_batch(each, self._data.own_batch(m, most)) for m, each in enumerate(states)]
+        self._answered = np.array([bool(row) for row in rows])
         names = dict.fromkeys(name for row in rows for name in row)
         found = {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
-        return found | {"held_out": data.num_held_out.astype(np.float64)}
+        return found | {"held_out": self._data.num_held_out.astype(np.float64)}
 
-    def _evaluated(
-        self, loop: "FederatedLoop", client: int, data: HeldOut, settings: ClientEvaluation
-    ) -> dict[str, float]:
-        evaluate = getattr(loop.engine, "evaluate_batch", None)
-        if evaluate is None:
-            kind = type(loop.engine).__name__
-            raise ValueError(f"evaluate_clients needs an engine with the method evaluate_batch, but {kind} has none")
-        state = loop.local_parts.personalised(client, loop.state) if loop.local_parts else loop.state
-        found: dict[str, float] = evaluate(state, data.own_batch(client, settings.max_examples))
-        return found
-
-    def columns(self, loop: "FederatedLoop", found: dict[str, Vector]) -> dict[str, float]:
+    def columns(self, found: dict[str, Vector], monitor: str, maximised: bool, slow: IntVector) -> dict[str, float]:
         """Return how the headline metric is spread over the clients; those that did not answer are left out."""
-        values = found.get(loop.monitor)
+        values = found.get(monitor)
         if values is None:
             return {}
-        if not len(self._slow):
-            self._slow = slow_half(loop)
-        slow = np.flatnonzero(np.isin(np.flatnonzero(self._heard), self._slow))
-        return fairness(loop.monitor.removeprefix("test_"), values[self._heard], loop.mode == "max", slow)
+        places = np.flatnonzero(np.isin(np.flatnonzero(self._answered), slow))
+        return fairness(monitor.removeprefix("test_"), values[self._answered], maximised, places)
 
 
-def slow_half(loop: "FederatedLoop") -> IntVector:
-    """Return the slower half of the clients: most seconds per step, or where all have the same, the fewest steps."""
-    seconds = loop.clock.pace(1).seconds_per_step
-    steps = np.mean([profiles.num_steps for profiles in loop.planner.raw_profiles()], axis=0)
-    return np.lexsort((steps, -seconds))[: len(seconds) // 2]
+def slow_half(seconds_per_step: Vector, num_steps: Vector) -> IntVector:
+    """Return the slower half of the clients: most seconds per step, or where all have the same, the fewest steps.
+
+    >>> slow_half(np.array([1.0, 1.0, 1.0, 5.0]), np.array([3.0, 1.0, 2.0, 9.0])).tolist()
+    [3, 1]
+    """
+    return np.lexsort((num_steps, -seconds_per_step))[: len(seconds_per_step) // 2]
 
 
 def fairness(name: str, values: Vector, maximised: bool, slow: IntVector) -> dict[str, float]:

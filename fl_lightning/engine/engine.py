@@ -28,10 +28,10 @@ from fl_lightning.engine.stacked import Stacked, StackTrainer
 from fl_lightning.engine.stand_in import attached
 from fl_lightning.engine.streams import kept_streams, positions, seed_streams
 from fl_lightning.engine.threads import SideBySide, num_side_by_side
-from fl_lightning.parts.protocols import Federation, LocalWork, Trains
+from fl_lightning.parts.protocols import PLAIN, Federation, Handout, LocalWork, Trains
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import ModuleOptimizer, Solver
-from fl_lightning.types import IntVector, ModelState, Updates, Vector
+from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
 _LOG = logging.getLogger("fl_lightning")
 
@@ -50,6 +50,8 @@ class Engine:
         compile: Compile the module by ``torch.compile``.
         test_batch_size: Examples in one batch of the evaluation, where the test data has no DataLoader of its own.
     """
+
+    is_elsewhere = False  # all who are asked answer
 
     def __init__(
         self,
@@ -166,8 +168,12 @@ class Engine:
             return SideBySide(trainers, self.cpu_tuning, threads)
         return OneByOne(trainers, self.cpu_tuning)
 
-    def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
-        """Train each client from the global state and return what they send back."""
+    def train(self, state: ModelState, plan: RoundPlan, clients: IntVector, handout: Handout = PLAIN) -> Updates:
+        """Train each client from the global state as planned and return what they send back."""
+        return self.work(state, clients, LocalWork.planned(plan, handout))
+
+    def work(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
+        """Let each client do its work and return what they send back."""
         self._attach()
         self._round = work.round_index
         self.position.begin(work.round_index)  # also where a copy of the module trains
@@ -191,6 +197,10 @@ class Engine:
     def evaluate_batch(self, state: ModelState, batch: Any) -> dict[str, float]:
         """Return the metrics of a state on one batch of the federation."""
         return self._evaluate(state, iter([self.batches.placed(batch)]))[0]
+
+    def evaluate_clients(self, state: ModelState, round_index: int, max_examples: int) -> list[dict[str, float]] | None:
+        """Return None: the clients' data is here."""
+        return None
 
     def _evaluate(self, state: ModelState, batches: Iterator[Any]) -> tuple[dict[str, float], Vector]:
         self.load(state)

@@ -1,6 +1,7 @@
 """Clients with a part of their own: parameters and buffers that stay where they are trained."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -9,10 +10,10 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from fl_lightning.engine.faults import finite_rows
 from fl_lightning.parts.memory import Remembers
-from fl_lightning.parts.protocols import LocalWork, Probe
-from fl_lightning.types import IntVector, ModelState, Updates, Vector
+from fl_lightning.parts.protocols import Handout, Probe
+from fl_lightning.server.faults import finite_rows
+from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
 
 class LocalParts(Remembers):
@@ -25,21 +26,16 @@ class LocalParts(Remembers):
 
     Args:
         patterns: Names of parameters and float buffers as in ``named_parameters``, with the wildcards of ``fnmatch``:
-            ``["head.*", "*.bn*"]``. Empty: nothing stays.
+            ``["head.*", "*.bn*"]``.
     """
 
     memory = ("patterns", "weights", "buffers")
 
-    def __init__(self, patterns: Sequence[str] = ()) -> None:
-        if isinstance(patterns, str):
-            raise ValueError(f"local_parameters={patterns!r} must be a list of patterns: use [{patterns!r}]")
+    def __init__(self, patterns: Sequence[str]) -> None:
         self.patterns = list(patterns)
         self.weights: dict[int, torch.Tensor] = {}  # own values of each client that has trained, (k,)
         self.buffers: dict[int, torch.Tensor] = {}
         self._places = self._buffer_places = torch.empty(0, dtype=torch.int64)
-
-    def __bool__(self) -> bool:
-        return bool(self.patterns)
 
     def setup(self, module: nn.Module, state: ModelState) -> None:
         """Find what stays in a module, and forget all clients.
@@ -75,11 +71,6 @@ class LocalParts(Remembers):
         return torch.from_numpy(np.flatnonzero(np.repeat(np.array(stays, dtype=bool), lengths)))
 
     @property
-    def num_local(self) -> int:
-        """Number of values that a client does not upload."""
-        return len(self._places) + len(self._buffer_places)
-
-    @property
     def num_kept(self) -> tuple[int, int]:
         """How many weights and how many buffer values stay at a client."""
         return len(self._places), len(self._buffer_places)
@@ -96,34 +87,32 @@ class LocalParts(Remembers):
         """Return a client's own model: the global one with the client's values in place of the global ones."""
         return ModelState(self.start(client, state.weights), self.start_buffers(client, state.buffers))
 
-    @property
-    def num_buffers(self) -> int:
-        """How many values of float buffers stay at the clients."""
-        return len(self._buffer_places)
+    def added_to(self, handout: Handout) -> Handout:
+        """Return what clients get, with their own values in place of the global ones."""
+        given = handout.start
 
-    def trains(self, uploading: IntVector, drawn: IntVector) -> IntVector:
-        """Return who trains: whose upload is used, and where something stays at the clients, all who were drawn."""
-        return np.union1d(uploading, drawn) if self else uploading
+        def start(client: int, weights: torch.Tensor) -> torch.Tensor:
+            return self.start(client, given(client, weights))
+
+        return replace(handout, start=start, start_buffers=self.start_buffers)
 
     def keep(
-        self, updates: Updates, uploading: IntVector, drawn: IntVector, state: ModelState, work: LocalWork
+        self, updates: Updates, uploading: IntVector, state: ModelState, plan: RoundPlan, handout: Handout
     ) -> Updates:
         """Take over the own values of those who trained, and return what the others see of it.
 
         Args:
             updates: Of all who trained.
             uploading: Whose upload is used.
-            drawn: Who was drawn; nobody else keeps what was trained.
             state: The global model that they got.
-            work: What they did.
+            plan: Of the round; nobody keeps what was trained but those who were drawn.
+            handout: What they got besides the model.
         """
-        if not self:
-            return updates
         sound = finite_rows(updates.deltas) & finite_rows(updates.buffers)
-        for row in np.flatnonzero(sound.cpu().numpy() & np.isin(updates.clients, drawn)).tolist():
+        for row in np.flatnonzero(sound.cpu().numpy() & np.isin(updates.clients, plan.cohort.clients)).tolist():
             client = int(updates.clients[row])
-            began = work.start(client, state.weights)[self._places]
-            self.weights[client] = began - work.learning_rate * updates.deltas[row, self._places]
+            began = handout.start(client, state.weights)[self._places]
+            self.weights[client] = began - plan.learning_rate * updates.deltas[row, self._places]
             self.buffers[client] = updates.buffers[row, self._buffer_places].clone()
         return self.shared(updates.rows(np.searchsorted(updates.clients, uploading)), state)
 
@@ -150,7 +139,7 @@ class LocalParts(Remembers):
 
     def probe(self, probe: Probe, state: ModelState) -> Probe:
         """Return what a sampler asks, without what stays at the clients."""
-        return _SharedProbe(probe, self, state) if self else probe
+        return _SharedProbe(probe, self, state)
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:

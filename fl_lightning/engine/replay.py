@@ -3,7 +3,6 @@
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +11,10 @@ from lightning.pytorch import LightningModule
 
 from fl_lightning.engine.elsewhere import TrainsElsewhere
 from fl_lightning.engine.engine import Engine
-from fl_lightning.parts.protocols import Federation, LocalWork
+from fl_lightning.parts.protocols import PLAIN, Federation, Handout, LocalWork
 from fl_lightning.solvers import Solver
 from fl_lightning.system.deliveries import Delivery, read_deliveries
-from fl_lightning.types import BoolVector, IntVector, ModelState, Updates, Vector
+from fl_lightning.types import BoolVector, IntVector, ModelState, RoundPlan, Updates, Vector
 
 
 class Replayed(TrainsElsewhere):
@@ -51,13 +50,14 @@ class Replayed(TrainsElsewhere):
         self._round, self._question = 0, 0
         return self.engine.setup(fabric, module, federation, solver, batch_size, seed, num_draws)
 
-    def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
+    def train(self, state: ModelState, plan: RoundPlan, clients: IntVector, handout: Handout = PLAIN) -> Updates:
         """Train those of the clients that answered, with the steps that they reported."""
+        work = LocalWork.planned(plan, handout)
         answers = self._answers(work.round_index, clients)
-        heard = np.array([each.client for each in answers if each.arrived], dtype=np.int64)
+        answered = np.array([each.client for each in answers if each.arrived], dtype=np.int64)
         num_steps = work.num_steps.copy()
-        num_steps[heard] = [each.num_steps for each in answers if each.arrived]
-        return self.engine.train(state, heard, replace(work, num_steps=num_steps))
+        num_steps[answered] = [each.num_steps for each in answers if each.arrived]
+        return self.engine.work(state, answered, replace(work, num_steps=num_steps))
 
     def losses(self, state: ModelState, clients: IntVector, round_index: int) -> Vector:
         """Return the loss of the global model on the first batch of each client; NaN of those that did not answer."""
@@ -89,10 +89,6 @@ class Replayed(TrainsElsewhere):
                 "the seed of the deployed run, and not beyond its last round"
             )
         return recorded
-
-    def evaluate_batch(self, state: ModelState, batch: Any) -> dict[str, float]:
-        """Return the metrics of a state on one batch of the federation."""
-        return self.engine.evaluate_batch(state, batch)
 
 
 def _listed(clients: list[int]) -> str:

@@ -190,17 +190,17 @@ def _twice(leaf: torch.Tensor) -> torch.Tensor:
 
 def _starts(clients: IntVector, weights: torch.Tensor, work: LocalWork) -> torch.Tensor:
     """Return the weights the clients start from, (n, d), or (1, d) where all start from the same."""
-    if work.start is global_weights:
+    if work.handout.start is global_weights:
         return weights[None]
-    starts = [work.start(client, weights) for client in clients.tolist()]
+    starts = [work.handout.start(client, weights) for client in clients.tolist()]
     return weights[None] if all(start is weights for start in starts) else torch.stack(starts)
 
 
 def _shifts(clients: IntVector, weights: torch.Tensor, work: LocalWork) -> torch.Tensor | None:
     """Return what the clients add to their gradients, (n, d), or nothing if none adds anything."""
-    if work.gradient_shift is no_shift:
+    if work.handout.gradient_shift is no_shift:
         return None
-    shifts = [work.gradient_shift(client) for client in clients.tolist()]
+    shifts = [work.handout.gradient_shift(client) for client in clients.tolist()]
     if all(shift is None for shift in shifts):
         return None
     return torch.stack([torch.zeros_like(weights[0]) if shift is None else shift for shift in shifts])

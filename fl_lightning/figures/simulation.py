@@ -7,29 +7,16 @@ channel:
 .. math:: X \leftarrow X + \sum_m s\, \frac{n_m Z_m c_m}{K} B_m (e_m - X)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fl_lightning import theory
-from fl_lightning.diagnosis.dry_run import Algorithm
-from fl_lightning.parts.protocols import Channel, Schedule
 from fl_lightning.planning import Planner
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.solvers import SGD, Solver
 from fl_lightning.types import Cohort, Conditions, IntVector, RoundPlan, Vector
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One curve: an algorithm in its environment."""
-
-    label: str
-    algorithm: Algorithm
-    schedule: Schedule
-    channel: Channel
-    lr: float
 
 
 @dataclass(frozen=True)
@@ -42,58 +29,58 @@ class Curves:
 
 
 def simulate(
-    variants: Sequence[Variant], targets: Vector, weights: Vector, seeds: Sequence[int], rounds: int, start: float = 0.0
+    planners: Mapping[str, Planner], targets: Vector, seeds: Sequence[int], rounds: int, start: float = 0.0
 ) -> list[Curves]:
-    """Play all variants over all seeds, round by round, under the same random streams as the federated loop.
+    """Play all algorithms over all seeds, round by round, under the same random streams as the federated loop.
 
     Args:
-        variants: What to compare; they share conditions, draws and links where their laws agree.
+        planners: What to compare, by its label; they share conditions, draws and links where their probabilities agree.
         targets: e, the optimum of each client under each seed, (seeds, M, d).
-        weights: w, (M,).
         seeds: Of the random streams.
         rounds: R.
         start: Value of each coordinate at the beginning.
     """
-    planners = [_Laws(variant, weights) for variant in variants]
-    points = np.full((len(variants), len(seeds), targets.shape[2]), start)
+    players = [_Player(planner) for planner in planners.values()]
+    weights = players[0].weights
+    points = np.full((len(players), len(seeds), targets.shape[2]), start)
     optimum = np.einsum("m,smd->sd", weights, targets)
     sums = np.zeros_like(points)
-    distance = np.empty((rounds, len(variants), len(seeds)))
+    distance = np.empty((rounds, len(players), len(seeds)))
     average = np.empty_like(distance)
     for index in range(1, rounds + 1):
-        factors = np.stack([_factors(planners, index, seed) for seed in seeds], axis=1)  # (variants, seeds, M)
+        factors = np.stack([_factors(players, index, seed) for seed in seeds], axis=1)  # (algorithms, seeds, M)
         points = points + np.einsum("vsm,smd->vsd", factors, targets) - factors.sum(axis=2)[..., None] * points
         sums += points
         distance[index - 1] = np.linalg.norm(points - optimum, axis=2)
         average[index - 1] = np.linalg.norm(sums / index - optimum, axis=2)
-    return [Curves(v.label, distance[:, i].T.copy(), average[:, i].T.copy()) for i, v in enumerate(variants)]
+    return [Curves(label, distance[:, i].T.copy(), average[:, i].T.copy()) for i, label in enumerate(planners)]
 
 
-def _factors(planners: "Sequence[_Laws]", index: int, seed: int) -> Vector:
-    """Return n Z c s B / K of every variant and client in one round under one seed, (variants, M)."""
+def _factors(players: "Sequence[_Player]", index: int, seed: int) -> Vector:
+    """Return n Z c s B / K of every algorithm and client in one round under one seed, (algorithms, M)."""
     drawn: dict[bytes, Cohort] = {}
     arrived: dict[tuple[int, bytes], IntVector] = {}
     conditions: dict[tuple[int, int | None], Conditions] = {}
     rows = []
-    for planner in planners:
-        variant = planner.variant
-        asked = (id(variant.schedule), planner.step_limit)
+    for player in players:
+        system = player.system
+        asked = (id(system.schedule), player.step_limit)
         if asked not in conditions:
-            conditions[asked] = planner.conditions(index, seed)
-        law = planner.law(conditions[asked])
-        if law.key not in drawn:
-            drawn[law.key] = planner.draw(law.plan.cohort, index, seed)
-        cohort = drawn[law.key]
-        link = (id(variant.channel), law.key + law.plan.profiles.failure_rates.tobytes())
+            conditions[asked] = player.conditions(index, seed)
+        known = player.undrawn(conditions[asked])
+        if known.key not in drawn:
+            drawn[known.key] = player.draw(known.plan.cohort, index, seed)
+        cohort = drawn[known.key]
+        link = (id(system.channel), known.key + known.plan.profiles.failure_rates.tobytes())
         if link not in arrived:
-            plan = replace(law.plan, index=index, cohort=cohort)
-            arrived[link] = variant.channel.configure_delivery(plan, seed)
-        rows.append(arrived[link] * law.gain)
+            plan = replace(known.plan, index=index, cohort=cohort)
+            arrived[link] = system.channel.configure_delivery(plan, seed)
+        rows.append(arrived[link] * known.gain)
     return np.stack(rows)
 
 
 @dataclass(frozen=True)
-class Law:
+class Undrawn:
     """A round before chance enters."""
 
     plan: RoundPlan
@@ -101,27 +88,15 @@ class Law:
     key: bytes  # equal for equal ways of drawing
 
 
-class _Laws:
-    """Plans rounds of one variant as the loop does, and remembers what was worked out while conditions stay."""
+class _Player:
+    """Plans rounds of one algorithm as the loop does, and remembers what was worked out while conditions stay."""
 
-    def __init__(self, variant: Variant, weights: Vector) -> None:
-        self.variant = variant
-        parts = variant.algorithm
-        planner = Planner(
-            schedule=variant.schedule,
-            sampling=parts.sampling,
-            aggregator=parts.aggregator,
-            solver=parts.solver,
-            calibration=parts.calibration,
-            weights=weights,
-            learning_rate=variant.lr,
-            steps_per_epoch=np.ones(len(weights), dtype=np.int64),
-            max_local_steps=parts.max_local_steps,
-        )
-        self.step_limit = planner.step_limit
-        self._planner = replace(planner, max_local_steps=self.step_limit)  # found once, not for each seed
+    def __init__(self, planner: Planner) -> None:
+        self.system, self.weights = planner.system, planner.weights
+        self.step_limit = planner.step_limit  # found once, not for each seed
+        self._planner = replace(planner, algorithm=replace(planner.algorithm, max_local_steps=self.step_limit))
         self._conditions: Conditions | None = None
-        self._known: tuple[Conditions, Law] | None = None
+        self._known: tuple[Conditions, Undrawn] | None = None
         self._gains: tuple[float, Vector] = (float("nan"), np.empty(0))
         self._planner.start()
 
@@ -132,32 +107,32 @@ class _Laws:
             self._conditions = new
         return self._conditions
 
-    def law(self, conditions: Conditions) -> Law:
+    def undrawn(self, conditions: Conditions) -> Undrawn:
         """Return what a round under these conditions does."""
         known = self._known
         if known is None or not _equal(known[0], conditions):
-            known = self._known = (conditions, self._law(conditions))
+            known = self._known = (conditions, self._undrawn(conditions))
         return known[1]
 
-    def _law(self, conditions: Conditions) -> Law:
+    def _undrawn(self, conditions: Conditions) -> Undrawn:
         planner = self._planner
-        plan = planner.calibration(planner.undrawn(planner.profiles(conditions)), planner)
+        plan = planner.calibrated(planner.undrawn(planner.profiles(conditions)))
         gain = plan.server_scale * plan.coefficients / plan.cohort.num_draws * self._gain(plan)
-        return Law(plan, gain, plan.cohort.probabilities.tobytes())
+        return Undrawn(plan, gain, plan.cohort.probabilities.tobytes())
 
     def _gain(self, plan: RoundPlan) -> Vector:
         """Return B for each client, from a table that lasts as long as the learning rate."""
         steps, lr = plan.profiles.num_steps, plan.learning_rate
         longest = int(steps.max())
         if self._gains[0] != lr or len(self._gains[1]) <= longest:
-            table = theory.toy_gain(np.arange(1, longest + 1), local_step(self.variant.algorithm.solver, lr))
+            table = theory.toy_gain(np.arange(1, longest + 1), local_step(self._planner.algorithm.solver, lr))
             self._gains = (lr, np.concatenate([[0.0], table]))
         return self._gains[1][steps]
 
     def draw(self, expected: Cohort, index: int, seed: int) -> Cohort:
         """Return who is drawn."""
         rng = generator(seed, Purpose.SAMPLING, index)
-        return self._planner.sampling.configure_cohort(expected, rng)
+        return self._planner.algorithm.sampling.configure_cohort(expected, rng)
 
 
 def _equal(first: Conditions, second: Conditions) -> bool:
@@ -177,13 +152,13 @@ def local_step(solver: Solver, lr: float) -> theory.LocalStep:
 
 @dataclass(frozen=True)
 class Plateau:
-    """Where a variant ends, according to the theory, under each seed."""
+    """Where an algorithm ends, according to the theory, under each seed."""
 
     bias: Vector  # distance of the point of convergence from the true optimum, (seeds,)
     distance: Vector  # root mean square distance of the model from it: bias and noise together, (seeds,)
 
 
-def predict(variant: Variant, targets: Vector, weights: Vector, num_rounds: int = 400) -> Plateau:
+def predict(planner: Planner, targets: Vector, num_rounds: int = 400) -> Plateau:
     r"""Return the plateau of the models and of their average.
 
     With :math:`g_m` the factor of client m in a round and :math:`G = \sum_m g_m`, the mean converges to
@@ -194,27 +169,27 @@ def predict(variant: Variant, targets: Vector, weights: Vector, num_rounds: int 
     exactly. The moments are those of draws with replacement whose repetitions share a link; where conditions vary from
     round to round they are averaged over ``num_rounds`` of them.
     """
-    planner = _Laws(variant, weights)
-    laws: dict[int, Law] = {}
+    player = _Player(planner)
+    rounds: dict[int, Undrawn] = {}
     for index in range(1, num_rounds + 1):
-        law = planner.law(planner.conditions(index, 0x5EED))
-        laws[id(law)] = law
-    moments = [_moments(law) for law in laws.values()]
+        known = player.undrawn(player.conditions(index, 0x5EED))
+        rounds[id(known)] = known
+    moments = [_moments(each) for each in rounds.values()]
     first = np.mean([each[0] for each in moments], axis=0)
     second = np.mean([each[1] for each in moments], axis=0)
     point = np.einsum("m,smd->sd", first / first.sum(), targets)
     away = targets - point[:, None]
     noise = np.einsum("smd,mn,snd->s", away, second, away) / (2 * first.sum() - second.sum())
-    bias = np.linalg.norm(point - np.einsum("m,smd->sd", weights, targets), axis=1)
+    bias = np.linalg.norm(point - np.einsum("m,smd->sd", planner.weights, targets), axis=1)
     return Plateau(bias, np.sqrt(bias**2 + noise))
 
 
-def _moments(law: Law) -> tuple[Vector, Vector]:
+def _moments(known: Undrawn) -> tuple[Vector, Vector]:
     """Return E[g], (M,), and E[g g'], (M, M)."""
-    p, num_draws = law.plan.cohort.probabilities, law.plan.cohort.num_draws
-    delivered = 1 - law.plan.profiles.failure_rates
-    first = num_draws * p * delivered * law.gain
+    p, num_draws = known.plan.cohort.probabilities, known.plan.cohort.num_draws
+    delivered = 1 - known.plan.profiles.failure_rates
+    first = num_draws * p * delivered * known.gain
     second = num_draws * (num_draws - 1) / num_draws**2 * np.outer(first, first)
-    diagonal = (num_draws * p + num_draws * (num_draws - 1) * p**2) * delivered * law.gain**2
+    diagonal = (num_draws * p + num_draws * (num_draws - 1) * p**2) * delivered * known.gain**2
     np.fill_diagonal(second, diagonal)
     return first, second

@@ -19,7 +19,7 @@ from fl_lightning.flower import records, secure_client
 from fl_lightning.flower.federation import OwnData
 from fl_lightning.flower.node import Node, read_node
 from fl_lightning.flower.task import parser, read_task
-from fl_lightning.parts.protocols import LocalWork
+from fl_lightning.parts.protocols import Handout, LocalWork
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers.names import as_solver
 from fl_lightning.types import ModelState, Updates
@@ -94,10 +94,9 @@ class LocalTraining:
             round_index=_round(message),
             num_steps=np.full(client + 1, num_steps, dtype=np.int64),
             learning_rate=lr,
-            start=lambda client, weights: weights,
-            gradient_shift=lambda client: shift,
+            handout=Handout(gradient_shift=lambda client: shift),
         )
-        return self.engine.train(self._received(message), np.array([client]), work)
+        return self.engine.work(self._received(message), np.array([client]), work)
 
     def loss(self, message: Message) -> Message:
         """Return the loss of the global model on the first batch of a round."""

@@ -26,10 +26,10 @@ from fl_lightning.flower.records import (
 from fl_lightning.flower.secure_server import SecureTraining
 from fl_lightning.flower.task import Task
 from fl_lightning.parts.memory import Remembers
-from fl_lightning.parts.protocols import Engine, Federation, LocalWork
+from fl_lightning.parts.protocols import PLAIN, Engine, Federation, Handout
 from fl_lightning.solvers import Solver
 from fl_lightning.system.deliveries import Delivery
-from fl_lightning.types import IntVector, ModelState, Updates, Vector
+from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,33 +101,34 @@ class FlowerEngine(Remembers, TrainsElsewhere):
                 f"({len(changed)} such clients): bring its data back, or start anew in another run_dir"
             )
 
-    def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
+    def train(self, state: ModelState, plan: RoundPlan, clients: IntVector, handout: Handout = PLAIN) -> Updates:
         """Let the clients train and return what arrives in time, in the given order."""
+        planned = plan.profiles.num_steps
 
         def content(client: int) -> Content:
             tensors = {
-                "weights": work.start(client, state.weights),
-                "buffers": work.start_buffers(client, state.buffers),
+                "weights": handout.start(client, state.weights),
+                "buffers": handout.start_buffers(client, state.buffers),
             }
-            shift = work.gradient_shift(client)
+            shift = handout.gradient_shift(client)
             if shift is not None:
                 tensors["shift"] = shift
-            values = {"num_steps": int(work.num_steps[client]), "lr": float(work.learning_rate)}
+            values = {"num_steps": int(planned[client]), "lr": float(plan.learning_rate)}
             return values | {"task": self._text}, tensors
 
         def check(client: int, num_steps: int) -> None:
-            asked, most = int(work.num_steps[client]), self.limits.max_steps
+            asked, most = int(planned[client]), self.limits.max_steps
             if most is None and num_steps != asked:
                 raise BadMessageError(f"reports {num_steps} local steps, but was asked for {asked}")
             if most is not None and not 1 <= num_steps <= most:
                 raise BadMessageError(f"reports {num_steps} local steps, which is not in 1..{most}")
 
         if self.sums is None:
-            updates = self._plain(state, clients, work.round_index, content, check)
+            updates = self._plain(state, clients, plan.index, content, check)
         else:
-            updates = self.sums.train(state, clients, content, check)
+            updates = self.sums.train(state, plan, clients, content, check)
         reported = dict(zip(updates.clients.tolist(), updates.num_steps.tolist(), strict=True))
-        self._note(work.round_index, clients, reported)
+        self._note(plan.index, clients, reported)
         return updates
 
     def _plain(
@@ -180,6 +181,7 @@ class FlowerEngine(Remembers, TrainsElsewhere):
         self._note(round_index, clients, {client: reply.num_steps for client, reply in replies.items()})
         return [replies.get(client) for client in clients.tolist()]
 
+    @override
     def evaluate_clients(self, state: ModelState, round_index: int, max_examples: int) -> list[dict[str, float]]:
         """Return the metrics of the global model on each client's own data; nothing of those that do not answer."""
         content: Content = (

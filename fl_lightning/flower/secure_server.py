@@ -4,7 +4,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,9 +29,6 @@ from fl_lightning.secure.masking import KeyPair
 from fl_lightning.secure.shamir import PRIME
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
-
 _LOG = logging.getLogger("fl_lightning")
 _MOST_DIGITS = 131  # of a share in base 16
 
@@ -45,7 +42,7 @@ class _Upload:
 class SecureTraining:
     """Lets those who were drawn train and upload under masks, and finds the sum of what arrives.
 
-    It is a callback as well, which hears the plan of each round. The last entry of a vector is the training loss, so
+    The last entry of a vector is the training loss, so
     that the server learns the mean loss and that of nobody.
 
     Args:
@@ -55,15 +52,11 @@ class SecureTraining:
 
     def __init__(self, questions: Questions, aggregator: SecureSum) -> None:
         self._questions, self._aggregator = questions, aggregator
-        self._plan: RoundPlan
-
-    def on_round_start(self, loop: "FederatedLoop", plan: RoundPlan) -> None:
-        """Take the plan of the round that begins."""
-        self._plan = plan
 
     def train(
         self,
         state: ModelState,
+        plan: RoundPlan,
         clients: IntVector,
         content: Callable[[int], Content],
         check: Callable[[int, int], None],
@@ -75,19 +68,22 @@ class SecureTraining:
 
         Args:
             state: The global model.
+            plan: Of the round.
             clients: Who trains.
             content: Of the message to a client.
             check: Raises BadMessageError where a client may not have made so many steps.
         """
-        aggregator, plan = self._aggregator, self._plan
+        aggregator = self._aggregator
         ring, needed = aggregator.ring(plan), aggregator.needed(plan)
         view = ServerView(session=f"{secrets.token_hex(16)} round {plan.index}", threshold=needed)
-        self._agree(view)
-        uploads = self._uploads(view, [c for c in clients.tolist() if c in view.directory], content, check, state, ring)
+        self._agree(view, plan)
+        uploads = self._uploads(
+            plan, view, [c for c in clients.tolist() if c in view.directory], content, check, state, ring
+        )
         view.masked = {client: upload.vector for client, upload in uploads.items()}
         total = np.zeros(len(state.weights) + 1)
         if len(uploads) >= needed:
-            found = self._unmasked(view, ring)
+            found = self._unmasked(view, ring, plan.index)
             uploads, total = ({}, total) if found is None else (uploads, found)
         heard = np.array(list(uploads), dtype=np.int64)
         loss = float(total[-1]) / len(heard) if len(heard) >= needed else float("nan")
@@ -100,10 +96,10 @@ class SecureTraining:
             total=torch.from_numpy(total[:-1]).to(state.weights.device),
         )
 
-    def _agree(self, view: ServerView) -> None:
+    def _agree(self, view: ServerView, plan: RoundPlan) -> None:
         """Collect keys and sealed shares; whoever sends both is in the directory. With too few it stays empty."""
-        index, named = self._plan.index, dict[str, Any](session=view.session)
-        keys = self._questions.ask(KEYS, index, self._plan.cohort.clients.tolist(), lambda client: (named, {}), _keys)
+        index, named = plan.index, dict[str, Any](session=view.session)
+        keys = self._questions.ask(KEYS, index, plan.cohort.clients.tolist(), lambda client: (named, {}), _keys)
         if len(keys) < view.threshold:
             return
         listed: dict[str, Any] = {
@@ -126,6 +122,7 @@ class SecureTraining:
 
     def _uploads(
         self,
+        plan: RoundPlan,
         view: ServerView,
         clients: list[int],
         content: Callable[[int], Content],
@@ -133,7 +130,6 @@ class SecureTraining:
         state: ModelState,
         ring: FixedPoint,
     ) -> dict[int, _Upload]:
-        plan = self._plan
         shared: dict[str, Any] = {"session": view.session, "senders": list(view.directory)}
         shared |= {"bound": ring.bound, "num_parties": ring.num_parties, "bits": ring.bits}
         like = torch.empty((len(state.weights) + 1) * np.dtype(ring.dtype).itemsize, dtype=torch.uint8)
@@ -151,12 +147,12 @@ class SecureTraining:
 
         return self._questions.ask(MASKED, plan.index, clients, asked, read)
 
-    def _unmasked(self, view: ServerView, ring: FixedPoint) -> Vector | None:
+    def _unmasked(self, view: ServerView, ring: FixedPoint, index: int) -> Vector | None:
         """Return the sum as numbers; None where too few reveal their shares."""
         lists: dict[str, Any] = {"session": view.session, "survivors": list(view.masked), "dropped": view.dropped}
         revealed = self._questions.ask(
             REVEAL,
-            self._plan.index,
+            index,
             view.masked,
             lambda client: (lists, {}),
             lambda message, client: _revealed(message, client, list(view.directory)),
@@ -168,7 +164,7 @@ class SecureTraining:
         try:
             return ring.decode(view.total())
         except ValueError as problem:
-            _LOG.warning(f"round {self._plan.index}: {problem}: the round fails, and the model stays")
+            _LOG.warning(f"round {index}: {problem}: the round fails, and the model stays")
             return None
 
 

@@ -14,7 +14,6 @@ from fl_lightning.callbacks import DeliveryRecorder, RoundCheckpoint
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
-from fl_lightning.engine.client_evaluation import ClientEvaluation
 from fl_lightning.flower.deployable import check_deployable
 from fl_lightning.flower.engine import FlowerEngine, Limits
 from fl_lightning.flower.federation import NodesData
@@ -78,14 +77,14 @@ def prepare(grid: Grid, merged: dict[str, Any], options: Options) -> building.Ru
     run = building.build(settings, options.name)
     check_deployable(run.loop, options.limits.max_steps)
     roster = Roster(grid, options.num_clients)
-    evaluation = run.loop.client_evaluator.settings
-    task = Task(yaml.safe_load(run.config), evaluation.held_out if isinstance(evaluation, ClientEvaluation) else 0.0)
-    questions, hidden = Questions(grid, roster, options.limits.timeout), sum_of(run.loop.aggregator)
+    evaluation = run.loop.evaluate_clients
+    task = Task(yaml.safe_load(run.config), 0.0 if evaluation is None else evaluation.held_out)
+    questions, hidden = Questions(grid, roster, options.limits.timeout), sum_of(run.loop.algorithm.aggregator)
     sums = None if hidden is None else SecureTraining(questions, hidden)
     run.loop.engine = FlowerEngine(questions, task, options.limits, run.loop.engine, sums)
     run.data = NodesData(run.data, roster, options.start_timeout)
     place = next(i for i, each in enumerate(run.loop.callbacks) if isinstance(each, RoundCheckpoint))
-    run.loop.callbacks[place:place] = [DeliveryRecorder(str(run.run_dir)), *([] if sums is None else [sums])]
+    run.loop.callbacks[place:place] = [DeliveryRecorder(str(run.run_dir))]
     return run
 
 

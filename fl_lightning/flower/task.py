@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from lightning.pytorch import LightningModule
 
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.config.parsing import add_loop_arguments, parse_config
-from fl_lightning.loop import FederatedLoop
 
 _LOOP = ("solver", "batch_size", "lr")
 _ENGINE = ("mode", "cpu_tuning")
@@ -69,7 +67,7 @@ def parser() -> ArgumentParser:
     made.add_argument("--config", action="config")
     made.add_argument("--seed", type=int, default=0)
     made.add_subclass_arguments(LightningModule, "model", required=True)
-    add_loop_arguments(made, skip=set(signature(FederatedLoop).parameters) - set(_LOOP))
+    add_loop_arguments(made, _LOOP)
     return made
 
 

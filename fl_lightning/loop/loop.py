@@ -1,147 +1,101 @@
 """FederatedLoop: the round, on Lightning Fabric."""
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
-from fl_lightning.aggregators import Aggregator, AnonymousMean
 from fl_lightning.aggregators.buffers import mixed_buffers
+from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.given import as_federation
 from fl_lightning.engine import Engine as LocalEngine
-from fl_lightning.engine.arrivals import without_absent
 from fl_lightning.engine.batches import steps_per_epoch
-from fl_lightning.engine.client_evaluation import ClientEvaluation, ClientEvaluator
-from fl_lightning.engine.faults import FaultPolicy, SoundProbe
+from fl_lightning.engine.client_evaluation import ClientEvaluation, ClientEvaluator, as_evaluation, slow_half
 from fl_lightning.engine.local_parts import LocalParts
 from fl_lightning.engine.probe import EngineProbe
-from fl_lightning.loop import watching
+from fl_lightning.loop import snapshot, watching
 from fl_lightning.loop.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics
-from fl_lightning.loop.snapshot import restore
 from fl_lightning.parts.bases import Partition, check_part
-from fl_lightning.parts.protocols import (
-    Channel,
-    Engine,
-    Federation,
-    LocalWork,
-    Sampling,
-    Schedule,
-    global_weights,
-    no_shift,
-)
-from fl_lightning.planning import Planner, StepLimit, check_step_limit, target_weights
-from fl_lightning.server.averaging import Averaging, ExponentialAverage
-from fl_lightning.server.budget import Budget, Spent
-from fl_lightning.server.calibration import Calibration
-from fl_lightning.server.rates import RateSchedule
-from fl_lightning.solvers import Solver, tell_difference
-from fl_lightning.solvers.names import as_solver
-from fl_lightning.system import Clock
+from fl_lightning.parts.protocols import Engine, Federation, Handout
+from fl_lightning.parts.traits import layers
+from fl_lightning.planning import Planner, target_weights
+from fl_lightning.server import Budget, Spent
+from fl_lightning.server.faults import SoundProbe, without_absent
+from fl_lightning.solvers import tell_difference
 from fl_lightning.system.costs import message_sizes
-from fl_lightning.system.defaults import EqualWork, ScheduledLinks, fedavg_sampling
-from fl_lightning.types import IntVector, ModelState, RoundPlan, RoundResult, Updates, Vector
-from fl_lightning.uploads import Upload, Uploads
+from fl_lightning.types import IntVector, ModelState, Received, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.hidden import check_hidden_updates
+
+_NOBODY: IntVector = np.empty(0, dtype=np.int64)
 
 
 class FederatedLoop:
     """Iterates rounds: schedule, sampling, calibration, channel, local training, aggregation, evaluation, hooks.
 
     Args:
+        algorithm: What runs at the server and in the clients; FedAvg by default.
+        system: What it meets: T and q of the clients, links, clock, the objective; equal clients by default.
         rounds: Number of rounds, R.
         lr: Base learning rate eta_1 of the local steps; None with ``solver="module"``, which has its own.
-        schedule: Decides T and q of every client; by default all do the same work over links that never fail.
-        sampling: Decides who is drawn; by default three tenths of the clients in proportion to their weights (FedAvg).
-        channel: Decides whose upload arrives; by default each is lost with the schedule's probability q.
-        solver: Makes the local steps; the name of an optimizer of ``torch.optim`` stands for it, and ``"module"`` for
-            the module's own ``configure_optimizers``, :class:`fl_lightning.solvers.ModuleOptimizer`.
-        aggregator: Turns what arrived into the next model.
-        calibration: Gives all algorithms the same expected step length.
-        averaging: Averages the global model over the rounds; the average is evaluated beside the model itself.
-        uploads: What happens to an update between client and aggregator, one step after another.
-        faults: What becomes of updates that are not finite.
-        engine: Trains the clients.
-        clock: Says how long clients take, who is in time and who can be drawn; one second per local step by default.
-        budget: Ends the run when it has cost this much; ``rounds`` is a limit as well.
         batch_size: Examples in a local step; a client with fewer takes all it has.
-        max_local_steps: No client is asked for more local steps in a round, though it could take them; None: no limit.
-            ``auto``: the harmonic mean of T, see :meth:`fl_lightning.planning.Planner.step_limit`.
-        weights: The objective: ``size`` (share of the data), ``uniform``, or one number for each client, as a list or
-            as a file of them (.csv, .json, .npy).
-        local_parameters: Patterns of the names of parameters and buffers that stay at the clients, such as
-            ``["head.*", "*.bn*"]``, see :class:`fl_lightning.engine.local_parts.LocalParts`.
+        budget: Ends the run when it has cost this much; ``rounds`` is a limit as well.
         evaluate_every: Evaluate each n-th round, and the last one.
         evaluate_clients: Evaluate the model on each client's own data after each n-th round; 0: never.
-        lr_schedule: Multiplies the base learning rate in each round; constant by default.
         monitor: The headline metric: decides the best round, and is what progress, loggers and summaries show.
         mode: Whether more of the monitored metric is better (``max``) or less (``min``).
         callbacks: Watch the run; see ``docs/lightning.md``.
+        engine: Trains the clients.
         fabric: Where to compute; one process on the best device there is by default.
         seed: Of every random stream.
     """
 
     def __init__(
         self,
+        algorithm: Algorithm | None = None,
+        system: System | None = None,
+        *,
         rounds: int,
         lr: float | None,
-        schedule: Schedule | None = None,
-        sampling: Sampling | None = None,
-        channel: Channel | None = None,
-        solver: Solver | str | None = None,
-        aggregator: Aggregator | None = None,
-        calibration: Calibration | None = None,
-        averaging: Averaging | None = None,
-        uploads: Sequence[Upload] = (),
-        faults: FaultPolicy | None = None,
-        engine: Engine | None = None,
-        clock: Clock | None = None,
-        budget: Budget | None = None,
         batch_size: int = 64,
-        max_local_steps: StepLimit = None,
-        weights: Literal["size", "uniform"] | list[float] | str = "size",
-        local_parameters: Sequence[str] = (),
+        budget: Budget | None = None,
         evaluate_every: int = 1,
         evaluate_clients: ClientEvaluation | int = 0,
-        lr_schedule: RateSchedule | None = None,
         monitor: str = MONITOR,
         mode: Mode = "max",
         callbacks: Sequence[Any] = (),
+        engine: Engine | None = None,
         fabric: Fabric | None = None,
         seed: int = 0,
     ) -> None:
         for name, value in (("rounds", rounds), ("batch_size", batch_size), ("evaluate_every", evaluate_every)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-        check_step_limit(max_local_steps)
         if lr is not None and not 0 < lr < float("inf"):
             raise ValueError(f"lr={lr} must be a positive number")
         if seed < 0:
             raise ValueError(f"seed={seed} must not be negative")
-        self.rounds, self.lr, self.batch_size, self.seed = rounds, lr, batch_size, seed
-        self.max_local_steps = max_local_steps
-        self.schedule: Schedule = schedule or EqualWork()
-        self.sampling: Sampling = sampling or fedavg_sampling()
-        self.channel: Channel = channel or ScheduledLinks()
-        check_part("schedule", self.schedule, Schedule)
-        check_part("sampling", self.sampling, Sampling)
-        check_part("channel", self.channel, Channel)
-        self.solver, self.aggregator = as_solver(solver), aggregator or AnonymousMean()
-        self.calibration, self.engine = calibration or Calibration(), engine or LocalEngine()
-        self.faults, self.averaging = faults or FaultPolicy(), averaging or ExponentialAverage()
-        self.weights, self.evaluate_every, self.uploads = weights, evaluate_every, Uploads(uploads)
-        self.local_parts, self.client_evaluator = LocalParts(local_parameters), ClientEvaluator(evaluate_clients)
-        self.clock, self.budget, self.spent = clock or Clock(), budget or Budget(), Spent()
-        self.lr_schedule, self.monitor, self.mode = lr_schedule or RateSchedule(), monitor, mode
-        self.record = RunRecord(monitor, mode)
+        self.algorithm, self.system = algorithm or Algorithm(), system or System()
+        self.rounds, self.lr = rounds, lr
+        self.batch_size, self.seed = batch_size, seed
+        self.evaluate_every, self.evaluate_clients = evaluate_every, as_evaluation(evaluate_clients)
+        self.monitor, self.mode = monitor, mode
+        self.engine: Engine = engine or LocalEngine()
         self.fabric = fabric or Fabric(accelerator="auto", devices=1)
+        self.budget, self.spent = budget or Budget(), Spent()
+        self.record = RunRecord(monitor, mode)
+        patterns = self.algorithm.local_parameters
+        self.local_parts = LocalParts(patterns) if patterns else None  # what stays at the clients
         for callback in (*callbacks, *self.fabric._callbacks):
             watching.check_callback(callback)
-        self.callbacks = [self.schedule, self.sampling, self.channel, *callbacks]
+        self.callbacks = [self.system.schedule, self.algorithm.sampling, self.system.channel, *callbacks]
         self._watchers: list[Any] = []
+        self._stages: list[Callable[[Received], Received]] = []  # between training and aggregation
+        self._clients: ClientEvaluator | None = None
         self.round_index = 0  # rounds finished
         self.should_stop = False  # a callback sets this to end after the round
         self.interrupted = False  # set from outside, at any moment, to pause after the round
@@ -163,14 +117,13 @@ class FederatedLoop:
             module: The model, its loss and its metrics.
             data: A federation; a data source that is not loaded yet; a list with one data set per client; or one data
                 set or LightningDataModule, which ``partition`` splits.
-            resume_from: What :func:`fl_lightning.loop.snapshot.snapshot` made of a run with the same
-                arguments, which is resumed.
+            resume_from: What :meth:`state_dict` returned of a run with the same arguments, which is resumed.
             partition: How clients share one data set or data module.
             test: The common test data, where ``data`` is a data set or a list of them.
         """
         for _ in self.iterate(module, data, resume_from, partition, test):
             pass
-        return self.record.result(self.state, self.averaging.state, module)
+        return self.record.result(self.state, self.algorithm.averaging.state, module)
 
     def iterate(
         self,
@@ -187,13 +140,15 @@ class FederatedLoop:
         """
         federation = as_federation(data, self.seed, partition, test)
         check_part("federation", federation, Federation)
-        federation = self.client_evaluator.prepared(federation, self.seed)
+        if self.evaluate_clients is not None:
+            self._clients = ClientEvaluator(self.evaluate_clients, federation, self.seed)
+            federation = self._clients.training()
         self._setup(module, federation)
         if resume_from is not None:
-            restore(self, resume_from)
+            self.load_state_dict(resume_from)
         self.call("on_federation_start")
         try:
-            while not self.finished and not self._pauses():
+            while self._continues():
                 yield self._play(self.round_index + 1)
         except GeneratorExit:
             self._close()
@@ -204,37 +159,41 @@ class FederatedLoop:
         """Play one round."""
         plan, probe = self._plan(index)
         self.call("on_round_start", plan=plan)
-        delivered = self.channel.configure_delivery(self.clock.linked(plan), self.seed)
-        delivered = self.clock.in_time(plan, delivered)
-        asked = self.aggregator.trains(plan, delivered)
-        updates, seconds = self._train(plan, probe, asked)
-        # What other machines did is known only now: who answered, and with how many steps.
-        delivered, plan = without_absent(delivered, asked, updates), self.planner.reported(plan, updates)
-        updates, delivered, faults = self.faults(index, updates, delivered, self.state)
-        updates = self.uploads(updates, plan, self.seed)
-        self._show_clients(updates)
-        self.state = self._aggregate(updates, delivered, plan)
-        self.averaging.update(self.state, index)
+        delivered = self.system.clock.delivered(plan, self.system.channel, self.seed)
+        updates, seconds = self._train(plan, probe, self.algorithm.aggregator.trains(plan, delivered))
+        received = Received(plan=plan, delivered=delivered, updates=updates)
+        for stage in self._stages:
+            received = stage(received)
+        self._show_clients(received.updates)
+        self.state = self._aggregate(received)
+        self.algorithm.averaging.update(self.state, index)
         self.round_index = index
-        costs = self.clock.charged(plan, delivered, self.aggregator, self.sampling, probe.asked)
-        self.spent.add(costs)
-        metrics, class_accuracy = self._evaluate(plan)
-        of_clients = self.client_evaluator(self) if self.client_evaluator.due(index, self._is_last(index)) else {}
-        result = RoundResult(
-            plan=plan,
-            delivered=delivered,
-            updates=updates,
-            metrics=metrics | self.client_evaluator.columns(self, of_clients),
-            training_seconds=seconds,
-            class_accuracy=class_accuracy,
-            faults=faults,
-            costs=costs,
-            client_metrics=of_clients,
-        )
-        result = with_all_metrics(result, self._watchers)
+        result = self._result(received, seconds, _NOBODY if probe is None else probe.asked)
         self.record.add(result.metrics, self.state, self.evaluates(index))
         self.call("on_round_end", result=result)
         return result
+
+    def _result(self, received: Received, seconds: float, asked: IntVector) -> RoundResult:
+        """Return what became of a round: its costs and the evaluation of the new model."""
+        plan, sampling = received.plan, self.algorithm.sampling
+        costs = self.system.clock.charged(
+            plan, received.delivered, self.algorithm.aggregator, sampling.traits.asks, asked
+        )
+        self.spent.add(costs)
+        metrics, class_accuracy = self._evaluate(plan)
+        of_clients = self._evaluate_clients(plan.index)
+        result = RoundResult(
+            plan=plan,
+            delivered=received.delivered,
+            updates=received.updates,
+            metrics=metrics | self._columns(of_clients),
+            training_seconds=seconds,
+            class_accuracy=class_accuracy,
+            faults=received.faults,
+            costs=costs,
+            client_metrics=of_clients,
+        )
+        return with_all_metrics(result, self._watchers)
 
     def _close(self) -> None:
         self.engine.load(self.state)
@@ -247,57 +206,126 @@ class FederatedLoop:
         """Whether there is no round left to do."""
         return self.round_index >= self.rounds or self.should_stop or self.spent.exceeds(self.budget)
 
+    def _continues(self) -> bool:
+        """Whether another round is played; an upload step may forbid one, as privacy does when it is used up."""
+        if not self.finished and self.algorithm.uploads:
+            index = self.round_index + 1
+            plan = self.planner.undrawn(self.planner.profiles(self.planner.conditions(index)), index)
+            self.should_stop = not self.algorithm.uploads.allow(plan)
+        return not self.finished and not self._pauses()
+
     def _pauses(self) -> bool:
-        """Whether any process was told to stop; all of them must leave after the same round."""
+        """Whether any process was interrupted; all of them must leave after the same round."""
         if self.fabric.world_size > 1:
-            told = torch.tensor(float(self.interrupted), device=self.fabric.device)
-            total: Any = self.fabric.all_reduce(told, reduce_op="sum")
+            here = torch.tensor(float(self.interrupted), device=self.fabric.device)
+            total: Any = self.fabric.all_reduce(here, reduce_op="sum")
             self.interrupted = float(total) > 0
         return self.interrupted
 
     def _setup(self, module: LightningModule, federation: Federation) -> None:
+        algorithm, num_clients = self.algorithm, len(federation.sizes)
         self.round_index, self.should_stop = 0, False
-        watching.start_anew(self)
+        for callback in self._added_callbacks():
+            watching.check_callback(callback)  # some may have been added since the loop was made
+        watching.start_anew([part for _, part in self._parts()])
         self.module, self.federation = module, federation
-        self.client_weights = target_weights(self.weights, federation.sizes)
-        num_draws = self.sampling.num_draws(len(federation.sizes))
-        self.state = self.engine.setup(
-            self.fabric, module, federation, self.solver, self.batch_size, self.seed, num_draws
-        )
+        self.client_weights = target_weights(self.system.weights, federation.sizes)
+        draws, solver = algorithm.sampling.num_draws(num_clients), algorithm.solver
+        self.state = self.engine.setup(self.fabric, module, federation, solver, self.batch_size, self.seed, draws)
         # After the engine, because a module may make its layers in the hooks that the engine calls.
-        self.base_rate = self.solver.setup(module, self.lr)
+        self.base_rate = solver.setup(module, self.lr)
         if self.fabric.is_global_zero:
-            tell_difference(module, self.solver, self.lr)
-        self.local_parts.setup(self.module, self.state)
-        self.aggregator.setup(len(federation.sizes), self.state.weights)
-        self.averaging.setup()
-        self.uploads.setup(len(federation.sizes), self.state.weights)
+            tell_difference(module, solver, self.lr)
+        kept = (0, 0)
+        if self.local_parts is not None:
+            self.local_parts.setup(module, self.state)
+            kept = self.local_parts.num_kept
+        for part in (algorithm.aggregator, algorithm.uploads):
+            part.setup(num_clients, self.state.weights)
+        algorithm.averaging.setup()
         self.planner = Planner(
-            schedule=self.schedule,
-            sampling=self.sampling,
-            aggregator=self.aggregator,
-            solver=self.solver,
-            calibration=self.calibration,
-            uploads=self.uploads,
-            clock=self.clock,
+            algorithm=algorithm,
+            system=self.system,
             weights=self.client_weights,
             learning_rate=self.base_rate,
             steps_per_epoch=steps_per_epoch(federation.sizes, self.batch_size),
             seed=self.seed,
-            rate_factor=lambda index: self.lr_schedule.factor(index, self.rounds),
-            max_local_steps=self.max_local_steps,
+            rounds=self.rounds,
         )
-        sizes = message_sizes(self.state, self.local_parts.num_kept, self.aggregator, self.uploads)
-        self.clock.setup(len(federation.sizes), self.seed, self.planner.raw_profiles, sizes)
+        sizes = message_sizes(self.state, kept, algorithm.aggregator, algorithm.uploads)
+        self.system.clock.setup(num_clients, self.seed, self.planner.raw_profiles, sizes)
         self.planner.start()
-        check_hidden_updates(self)
-        self._watchers = [*watching.watchers(self), *self.uploads.steps, self.aggregator]
+        num_buffers = len(self.state.buffers) - kept[1]
+        check_hidden_updates(algorithm, num_buffers)
+        algorithm.uploads.start(self.planner, num_buffers)
+        self._stages = self._make_stages()
+        callbacks = [*self.callbacks, *self.fabric._callbacks]
+        self._watchers = watching.watchers(callbacks, self)
+        self._watchers += [*algorithm.uploads.steps, *layers(algorithm.aggregator)]
+
+    def _make_stages(self) -> list[Callable[[Received], Received]]:
+        """Return what happens to the updates of a round before they are aggregated."""
+        uploads, faults = self.algorithm.uploads, self.algorithm.faults
+        stages: list[Callable[[Received], Received]] = []
+        if self.engine.is_elsewhere:
+            stages.append(self._reported)
+        stages.append(lambda received: faults(received, self.state))
+        if uploads:
+            stages.append(lambda each: replace(each, updates=uploads(each.updates, each.plan, self.seed)))
+        return stages
+
+    def _reported(self, received: Received) -> Received:
+        """What other machines did is known only after the training: who answered, and with how many steps."""
+        plan, updates = received.plan, received.updates
+        asked = self.algorithm.aggregator.trains(plan, received.delivered)
+        delivered = without_absent(received.delivered, asked, updates)
+        return replace(received, delivered=delivered, plan=self.planner.reported(plan, updates))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the loop and all its parts, as tensors, numbers, strings and containers of them.
+
+        Random streams need no state, because each is a function of (seed, purpose, round, client); only what a module
+        draws outside of local training and evaluation depends on torch's own stream. What a module keeps outside its
+        parameters and buffers is saved by its ``on_save_checkpoint``.
+        """
+        position = {"round": self.round_index, "seed": self.seed}
+        return position | snapshot.saved(self.state, self.module, self.round_index, dict(self._parts()))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`state_dict` returned; the loop must be set up with the same module and data.
+
+        Raises:
+            ValueError: If it is of another kind of run.
+        """
+        self.round_index, self.state = snapshot.restored(state, self.state, self.module, dict(self._parts()))
+        self.engine.load(self.state)
+        snapshot.load_module_state(self.module, self.round_index, state.get("module"))
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        """Yield what may have memory, by names that do not depend on which loggers are used."""
+        algorithm, system = self.algorithm, self.system
+        yield from (("schedule", system.schedule), ("sampling", algorithm.sampling), ("channel", system.channel))
+        yield from (("solver", algorithm.solver), ("aggregator", algorithm.aggregator))
+        yield from (("averaging", algorithm.averaging), ("calibration", algorithm.calibration))
+        yield from (("uploads", algorithm.uploads), ("engine", self.engine), ("record", self.record))
+        yield from (("local_parts", self.local_parts), ("spent", self.spent))
+        yield from watching.named(self._added_callbacks())
+
+    def _added_callbacks(self) -> list[Any]:
+        """Return all callbacks but the schedule, the sampling and the channel, wherever these stand."""
+        own = (self.system.schedule, self.algorithm.sampling, self.system.channel)
+        everybody = [*self.callbacks, *self.fabric._callbacks]
+        return [callback for callback in everybody if not any(callback is part for part in own)]
+
+    def personalised(self, client: int) -> ModelState:
+        """Return a client's own model: the global one but for its local parameters."""
+        return self.state if self.local_parts is None else self.local_parts.personalised(client, self.state)
 
     def load_client(self, client: int) -> ModelState:
-        """Put a client's own model into the module and return it: the global one but for its local parameters."""
+        """Put a client's own model into the module and return it."""
         if not 0 <= client < len(self.client_weights):
             raise ValueError(f"client={client} must be in 0..{len(self.client_weights) - 1}")
-        state = self.local_parts.personalised(client, self.state)
+        state = self.personalised(client)
         self.engine.load(state)
         return state
 
@@ -313,38 +341,30 @@ class FederatedLoop:
             for row in range(len(updates)):
                 self.call("on_client_end", update=updates[row])
 
-    def _plan(self, index: int) -> tuple[RoundPlan, EngineProbe]:
+    def _plan(self, index: int) -> tuple[RoundPlan, EngineProbe | None]:
+        if self.algorithm.sampling.traits.asks == "nothing":
+            return self.planner.plan(index), None
         conditions = self.planner.conditions(index)
-        work = self._work(index, conditions.num_steps, self.planner.base_rate(index))
-        probe = EngineProbe(self.engine, self.state, work)
-        asked = SoundProbe(self.local_parts.probe(probe, self.state))
-        return self.planner.plan(index, conditions, asked), probe
+        before = self.planner.unasked(index, conditions)
+        probe = EngineProbe(self.engine, self.state, before, self._handout(before))
+        seen = probe if self.local_parts is None else self.local_parts.probe(probe, self.state)
+        return self.planner.plan(index, conditions, SoundProbe(seen)), probe
 
-    def _work(self, index: int, num_steps: IntVector, lr: float) -> LocalWork:
-        # Most algorithms change neither: the engine then need not ask for each client.
-        own_start = type(self.aggregator).start is not Aggregator.start
-        shifts = type(self.aggregator).gradient_shift is not Aggregator.gradient_shift
-        return LocalWork(
-            round_index=index,
-            num_steps=num_steps,
-            learning_rate=lr,
-            start=self._start if self.local_parts else self.aggregator.start if own_start else global_weights,
-            gradient_shift=self.aggregator.gradient_shift if shifts else no_shift,
-            start_buffers=self.local_parts.start_buffers,
-        )
+    def _handout(self, plan: RoundPlan) -> Handout:
+        handout = self.algorithm.aggregator.handout(plan)
+        return handout if self.local_parts is None else self.local_parts.added_to(handout)
 
-    def _start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
-        return self.local_parts.start(client, self.aggregator.start(client, weights))
-
-    def _train(self, plan: RoundPlan, probe: EngineProbe, uploading: IntVector) -> tuple[Updates, float]:
-        began, drawn = time.perf_counter(), plan.cohort.clients
-        clients = self.local_parts.trains(uploading, drawn)
-        work = self._work(plan.index, plan.profiles.num_steps, plan.learning_rate)
-        updates = probe.trained(clients, plan.learning_rate)
+    def _train(self, plan: RoundPlan, probe: EngineProbe | None, uploading: IntVector) -> tuple[Updates, float]:
+        began, handout = time.perf_counter(), self._handout(plan)
+        # Where something stays at the clients, those whose upload is lost keep what they trained.
+        clients = uploading if self.local_parts is None else np.union1d(uploading, plan.cohort.clients)
+        updates = None if probe is None else probe.trained(clients, plan.learning_rate)
         if updates is None:
             self._prefetch(plan.index, clients)
-            updates = self.engine.train(self.state, clients, work)
-        return self.local_parts.keep(updates, uploading, drawn, self.state, work), time.perf_counter() - began
+            updates = self.engine.train(self.state, plan, clients, handout)
+        if self.local_parts is not None:
+            updates = self.local_parts.keep(updates, uploading, self.state, plan, handout)
+        return updates, time.perf_counter() - began
 
     def _prefetch(self, index: int, clients: IntVector) -> None:
         """Let data that is loaded when needed come before the need; with several processes each loads its own."""
@@ -352,11 +372,13 @@ class FederatedLoop:
         if prefetch is not None and self.fabric.world_size == 1:
             prefetch(clients, lambda: self.planner.next_clients(index + 1).tolist() if index < self.rounds else [])
 
-    def _aggregate(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> ModelState:
-        weights = self.aggregator(self.state.weights, updates, delivered, plan)
-        weights = self.local_parts.restored(weights, self.state.weights)
+    def _aggregate(self, received: Received) -> ModelState:
+        plan, updates, delivered = received.plan, received.updates, received.delivered
+        weights = self.algorithm.aggregator(self.state.weights, updates, delivered, plan)
+        if self.local_parts is not None:
+            weights = self.local_parts.restored(weights, self.state.weights)
         state = ModelState(weights, mixed_buffers(self.state.buffers, updates, delivered, plan))
-        self.faults.check_aggregate(plan.index, updates, state)
+        self.algorithm.faults.check_aggregate(plan.index, updates, state)
         return state
 
     def evaluates(self, index: int) -> bool:
@@ -372,9 +394,23 @@ class FederatedLoop:
             return {}, np.empty(0)
         metrics, class_accuracy = self.engine.evaluate(self.state)
         metrics |= self.federation.measure(self.state.weights, plan)
-        averaged = self.averaging.state
+        averaged = self.algorithm.averaging.state
         if averaged is not None:
             found, _ = self.engine.evaluate(averaged)
             found |= self.federation.measure(averaged.weights, plan)
             metrics |= {averaged_name(name): value for name, value in found.items()}
         return metrics, class_accuracy
+
+    def _evaluate_clients(self, index: int) -> dict[str, Vector]:
+        if self._clients is None or not self._clients.due(index, self._is_last(index)):
+            return {}
+        personalised = None if self.local_parts is None else self.personalised
+        return self._clients(self.engine, self.state, index, personalised)
+
+    def _columns(self, of_clients: dict[str, Vector]) -> dict[str, float]:
+        """Return how the headline metric is spread over the clients."""
+        if self._clients is None or not of_clients:
+            return {}
+        steps = np.mean([profiles.num_steps for profiles in self.planner.raw_profiles()], axis=0)
+        slow = slow_half(self.system.clock.pace(1).seconds_per_step, steps)
+        return self._clients.columns(of_clients, self.monitor, self.mode == "max", slow)

@@ -2,28 +2,29 @@
 
 import copy
 import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
+from lightning.fabric import Fabric
+from lightning.pytorch import LightningModule
 from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from fl_lightning.parts import memory
-from fl_lightning.runs.storage import encode, write_durably
-from fl_lightning.types import RoundResult
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
+from fl_lightning.parts.protocols import Engine
+from fl_lightning.types import ModelState, RoundResult
 
 HOOKS = (
     *(f"on_federation_{moment}" for moment in ("start", "pause", "end", "save", "saved")),
     *("on_round_start", "on_round_end", "on_client_end", "configure_metrics"),
 )
-_AVERAGE = "FederatedLoop(averaging=ExponentialAverage(decay=0.95)), which averages the global model over the rounds"
+_AVERAGE = "Algorithm(averaging=ExponentialAverage(decay=0.95)), which averages the global model over the rounds"
 _INSTEAD = (
     ("LearningRateMonitor", "the column learning_rate, which every round and every logger has"),
     ("WeightAveraging", _AVERAGE),
@@ -33,6 +34,21 @@ _INSTEAD = (
     ("GradientAccumulationScheduler", "FederatedLoop(batch_size=...)"),
 )
 _FRESH = "_memory_at_first"
+
+
+class Rounds(Protocol):
+    """What somebody who watches may know and decide of a run."""
+
+    module: LightningModule
+    fabric: Fabric
+    state: ModelState
+    engine: Engine
+    round_index: int
+    should_stop: bool
+    evaluate_every: int
+
+    def evaluates(self, index: int) -> bool:
+        """Whether the model is evaluated after a round."""
 
 
 def check_callback(callback: Any) -> None:
@@ -56,12 +72,9 @@ def check_callback(callback: Any) -> None:
     raise ValueError(f"{name} would never be called in a federated run: it has none of the hooks {', '.join(HOOKS)}")
 
 
-def start_anew(loop: "FederatedLoop") -> None:
-    """Let all parts and callbacks of a loop forget earlier runs, in this loop or in another."""
-    for callback in added_callbacks(loop):
-        check_callback(callback)  # some may have been added since the loop was made
-    parts = (loop.solver, loop.aggregator, loop.averaging, loop.calibration, loop.engine, loop.record, loop.uploads)
-    for part in (*parts, loop.spent, *all_callbacks(loop)):
+def start_anew(parts: Iterable[Any]) -> None:
+    """Let parts and callbacks forget earlier runs, in this loop or in another."""
+    for part in parts:
         _forget(part)
 
 
@@ -73,39 +86,37 @@ def _forget(part: Any) -> None:
         memory.start_anew(part)
 
 
-def watchers(loop: "FederatedLoop") -> list[Any]:
-    """Return everybody who watches a loop, ready to be called: its callbacks, Fabric's callbacks, Fabric's loggers."""
+def watchers(callbacks: Iterable[Any], run: Rounds) -> list[Any]:
+    """Return everybody who watches a run, ready to be called: its callbacks, then Fabric's loggers."""
     found = []
-    for callback in all_callbacks(loop):
+    for callback in callbacks:
         works_in_rounds = isinstance(callback, EarlyStopping | ModelCheckpoint)
-        found.append(InRounds(callback, loop) if works_in_rounds else callback)
-    return [*found, Loggers()] if loop.fabric.loggers else found
+        found.append(InRounds(callback, run) if works_in_rounds else callback)
+    return [*found, Loggers()] if run.fabric.loggers else found
 
 
-def all_callbacks(loop: "FederatedLoop") -> list[Any]:
-    """Return the loop's callbacks, then Fabric's."""
-    return [*loop.callbacks, *loop.fabric._callbacks]
-
-
-def added_callbacks(loop: "FederatedLoop") -> list[Any]:
-    """Return all callbacks but the schedule, the sampling and the channel, wherever these stand."""
-    own = (loop.schedule, loop.sampling, loop.channel)
-    return [callback for callback in all_callbacks(loop) if not any(callback is part for part in own)]
+def named(callbacks: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield callbacks by names that do not depend on the others."""
+    seen: Counter[str] = Counter()
+    for callback in callbacks:
+        name = type(callback).__qualname__
+        seen[name] += 1
+        yield f"callback {name} {seen[name]}", callback
 
 
 class Loggers:
     """Gives the metrics of each round to the loggers of Fabric."""
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: Rounds, result: RoundResult) -> None:
         """Log the round."""
         loop.fabric.log_dict(result.metrics, step=result.plan.index)
 
-    def on_federation_pause(self, loop: "FederatedLoop") -> None:
+    def on_federation_pause(self, loop: Rounds) -> None:
         """Write what was logged so far."""
         for logger in loop.fabric.loggers:
             logger.save()
 
-    def on_federation_end(self, loop: "FederatedLoop") -> None:
+    def on_federation_end(self, loop: Rounds) -> None:
         """Close the logs."""
         for logger in loop.fabric.loggers:
             logger.save()
@@ -117,18 +128,18 @@ class InRounds:
 
     Args:
         callback: Lightning's.
-        loop: The run.
+        run: What it watches.
     """
 
-    def __init__(self, callback: Any, loop: "FederatedLoop") -> None:
-        self.callback, self.trainer = callback, TrainerView(loop)
-        callback.setup(self.trainer, loop.module, "fit")
+    def __init__(self, callback: Any, run: Rounds) -> None:
+        self.callback, self.trainer = callback, TrainerView(run)
+        callback.setup(self.trainer, run.module, "fit")
 
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: Rounds) -> None:
         """Tell that training starts."""
         self.callback.on_train_start(self.trainer, loop.module)
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: Rounds, result: RoundResult) -> None:
         """Tell that an epoch is over, and before it a validation where the round was evaluated."""
         self.trainer.callback_metrics |= {
             name: torch.tensor(float(value)) for name, value in result.metrics.items() if value is not None
@@ -137,7 +148,7 @@ class InRounds:
             self.callback.on_validation_end(self.trainer, loop.module)
         self.callback.on_train_epoch_end(self.trainer, loop.module)
 
-    def on_federation_end(self, loop: "FederatedLoop") -> None:
+    def on_federation_end(self, loop: Rounds) -> None:
         """Tell that training is over."""
         self.callback.on_train_end(self.trainer, loop.module)
 
@@ -152,7 +163,7 @@ class TrainerView:
     fast_dev_run, sanity_checking, ckpt_path = False, False, None
     val_check_interval, num_val_batches = 1.0, 1
 
-    def __init__(self, loop: "FederatedLoop") -> None:
+    def __init__(self, loop: Rounds) -> None:
         self._loop = loop
         self.callback_metrics: dict[str, torch.Tensor] = {}
         self.state = SimpleNamespace(fn=TrainerFn.FITTING)
@@ -192,10 +203,7 @@ class TrainerView:
         """Write the module as ``load_from_checkpoint`` takes it; there is no optimizer that outlives a round."""
         loop = self._loop
         loop.engine.load(loop.state)
-        if self.is_global_zero:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            write_durably(Path(path), encode(_checkpoint(loop)))
-        loop.fabric.barrier()
+        loop.fabric.save(path, _checkpoint(loop))
 
     def _remove(self, path: str) -> None:
         if self.is_global_zero:
@@ -208,7 +216,7 @@ class TrainerView:
         return bool(votes == self.world_size) if all else bool(votes > 0)
 
 
-def _checkpoint(loop: "FederatedLoop") -> dict[str, Any]:
+def _checkpoint(loop: Rounds) -> dict[str, Any]:
     module = loop.module
     checkpoint: dict[str, Any] = {
         "epoch": loop.round_index - 1,

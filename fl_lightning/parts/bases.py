@@ -1,7 +1,7 @@
 """Base classes for parts of your own, and the words for a part that does not fit.
 
 A config may name any subclass of these, whatever its annotations. A class with another base but the same methods counts
-as a subclass too. From Python, :mod:`fl_lightning.parts.protocols` says the same to type checkers.
+as a subclass too.
 """
 
 import inspect
@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fl_lightning.types import Conditions, IntVector, RoundPlan
+from fl_lightning.parts.protocols import Forecast, Probe
+from fl_lightning.parts.traits import SamplerTraits
+from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPlan
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -40,6 +42,40 @@ class Channel(ABC):
     @abstractmethod
     def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
         """Return for each client how many of its draws arrive, (M,)."""
+
+
+class Sampling(ABC):
+    """Decides who takes part.
+
+    :class:`fl_lightning.samplers.Selection` is one around a sampler; few need another.
+    """
+
+    __subclasshook__: Any = classmethod(_has_the_methods)
+
+    @property
+    @abstractmethod
+    def traits(self) -> SamplerTraits:
+        """What other parts must know of it."""
+
+    @abstractmethod
+    def num_draws(self, num_clients: int) -> int:
+        """Return K."""
+
+    @abstractmethod
+    def start(self, forecast: Forecast) -> None:
+        """Look at typical rounds; called once before the first one."""
+
+    @abstractmethod
+    def ask(self, profiles: Profiles, probe: Probe | None, rng: np.random.Generator) -> None:
+        """Ask clients what the probabilities of this round depend on; called once per round, before all else."""
+
+    @abstractmethod
+    def expected_cohort(self, profiles: Profiles) -> Cohort:
+        """Return the probabilities of the draw without drawing (counts are 0)."""
+
+    @abstractmethod
+    def configure_cohort(self, expected: Cohort, rng: np.random.Generator) -> Cohort:
+        """Return who takes part: the expected cohort with its counts drawn."""
 
 
 class DataSource(ABC):

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import torch
 
-from fl_lightning.types import Cohort, Conditions, IntVector, ModelState, Profiles, RoundPlan, Updates, Vector
+from fl_lightning.types import IntVector, ModelState, Profiles, RoundPlan, Updates, Vector
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -38,13 +37,6 @@ class Federation(Protocol):
         """Return extra metrics of the global weights that only the data knows (the toy's distance to its optimum)."""
 
 
-class Schedule(Protocol):
-    """Decides the conditions of a round: T and q of every client."""
-
-    def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
-        """Return T and q of all clients in this round; ``steps_per_epoch`` has one entry for each client."""
-
-
 class Probe(Protocol):
     """What a sampler may ask of clients before it draws; each question is charged to the round."""
 
@@ -60,32 +52,6 @@ class Probe(Protocol):
 
     def updates(self, clients: IntVector) -> Updates:
         """Full local training of each client; reused when one of them is drawn."""
-
-
-class Sampling(Protocol):
-    """Decides who takes part."""
-
-    def num_draws(self, num_clients: int) -> int:
-        """Return K."""
-
-    def start(self, forecast: Forecast) -> None:
-        """Called once before the first round with a way to look at typical rounds."""
-
-    def ask(self, profiles: Profiles, probe: Probe | None, rng: np.random.Generator) -> None:
-        """Ask clients what the probabilities of this round depend on; called once per round, before all else."""
-
-    def expected_cohort(self, profiles: Profiles) -> Cohort:
-        """Return the probabilities of the draw without drawing (counts are 0)."""
-
-    def configure_cohort(self, expected: Cohort, rng: np.random.Generator) -> Cohort:
-        """Return who takes part: the expected cohort with its counts drawn."""
-
-
-class Channel(Protocol):
-    """Decides whose upload arrives."""
-
-    def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
-        """Return for each client how many of its draws arrive, (M,)."""
 
 
 def global_weights(client: int, weights: torch.Tensor) -> torch.Tensor:
@@ -104,22 +70,35 @@ def global_buffers(client: int, buffers: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Handout:
+    """What clients of a round get besides the global model; an engine need not ask for each client where it is none."""
+
+    start: Callable[[int, torch.Tensor], torch.Tensor] = global_weights  # the weights a client starts from
+    gradient_shift: Callable[[int], torch.Tensor | None] = no_shift  # what a client adds to its gradients
+    start_buffers: Callable[[int, torch.Tensor], torch.Tensor] = global_buffers  # the float buffers it starts from
+
+
+PLAIN = Handout()
+
+
+@dataclass(frozen=True, kw_only=True)
 class LocalWork:
     """What the clients of a round have to do, the same whoever does it."""
 
     round_index: int
     num_steps: IntVector  # T of all M clients
     learning_rate: float
-    start: Callable[[int, torch.Tensor], torch.Tensor] = global_weights  # the weights a client starts from
-    gradient_shift: Callable[[int], torch.Tensor | None] = no_shift  # what a client adds to its gradients
-    start_buffers: Callable[[int, torch.Tensor], torch.Tensor] = global_buffers  # the float buffers it starts from
+    handout: Handout = PLAIN
+
+    @classmethod
+    def planned(cls, plan: RoundPlan, handout: Handout) -> "LocalWork":
+        """Return the work of a round."""
+        num_steps, rate = plan.profiles.num_steps, plan.learning_rate
+        return cls(round_index=plan.index, num_steps=num_steps, learning_rate=rate, handout=handout)
 
 
-class Trains(Protocol):
-    """Trains clients and answers questions about them: here, in several processes, or on other machines."""
-
-    def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
-        """Train each client from the global state and return what they send back, in the given order."""
+class Answers(Protocol):
+    """Asks clients about the global model."""
 
     def losses(self, state: ModelState, clients: IntVector, round_index: int) -> Vector:
         """Return the loss of the global model on the first batch of each client, (n,)."""
@@ -128,8 +107,32 @@ class Trains(Protocol):
         """Return the gradient of the first batch of each client at the global model, (n, d)."""
 
 
-class Engine(Trains, Protocol):
-    """All that the loop knows of how a model is trained and evaluated."""
+class Trains(Answers, Protocol):
+    """A way of training the clients of a round."""
+
+    def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
+        """Train each client from the global state and return what they send back, in the given order."""
+
+
+class EvaluatesClients(Protocol):
+    """Evaluates a model on data of single clients."""
+
+    def evaluate_clients(self, state: ModelState, round_index: int, max_examples: int) -> list[dict[str, float]] | None:
+        """Return the metrics of the global model where each client has its data to itself; None where it is here."""
+
+    def evaluate_batch(self, state: ModelState, batch: Any) -> dict[str, float]:
+        """Return the metrics of a state on one batch of the federation."""
+
+
+class Engine(Answers, EvaluatesClients, Protocol):
+    """All that the loop knows of how a model is trained and evaluated: here, in processes, or on other machines."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether clients are on other machines, so that training alone shows who answers, with how many steps."""
+
+    def train(self, state: ModelState, plan: RoundPlan, clients: IntVector, handout: Handout = PLAIN) -> Updates:
+        """Train each client from the global state as planned and return what they send back, in the given order."""
 
     def setup(
         self,

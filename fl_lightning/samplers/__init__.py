@@ -1,5 +1,6 @@
 """Samplers: the probabilities p with which clients are drawn."""
 
+from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.clustered import ClusteredBySimilarity, ClusteredBySize
 from fl_lightning.samplers.consistent import Consistent, VarianceOptimal, WorkAware
@@ -34,6 +35,7 @@ __all__ = [
     "NormProportional",
     "PowerOfChoice",
     "Sampler",
+    "SamplerTraits",
     "SubmodularSelection",
     "Systematic",
     "Uniform",

@@ -1,44 +1,40 @@
 """What a sampler is: one method that returns p."""
 
 import numpy as np
+from typing_extensions import override
 
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import Forecast, Probe
+from fl_lightning.parts.traits import SamplerTraits, check_declared
 from fl_lightning.samplers.drawing import Drawing, WithReplacement
-from fl_lightning.types import IntVector, Profiles, RoundResult, Scope, Vector
+from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
 
 class Sampler(Remembers):
     """Decides with which probability each client is drawn.
 
     Override :meth:`probabilities`; the rest is for samplers that reweight, draw in their own way, or learn. One that
-    learns names in ``memory`` the attributes that a resumed run needs.
+    learns names in ``memory`` the attributes that a resumed run needs. One that asks clients or learns declares it:
+    ``traits = SamplerTraits(learns=True, looks_at_updates=True)``.
     """
 
-    drawing: Drawing = WithReplacement()
-    # Where p is that of a realised selection ("none") or cannot follow this round's conditions ("average"), a learning
-    # rate calibrated in each round would depend on who was just selected, and the objective with it.
-    calibration_scope: Scope = "round"
-    needs_all_updates = False  # whether it asks for the updates of clients that it may not draw
     run_length: int | None = None  # R, once a run has begun
-    asks_vectors = False  # whether what a client is asked is as long as the model; otherwise it is one number
+
+    @override
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        example = "traits = SamplerTraits(learns=True, looks_at_updates=True)"
+        check_declared(cls, ("prepare", "observe"), example)
 
     @property
-    def is_fixed(self) -> bool:
-        """Whether the draw depends on conditions, seed and round alone: nobody is asked and nothing is learned."""
-        kind = type(self)
-        return kind.prepare is Sampler.prepare and kind.observe is Sampler.observe
+    def traits(self) -> SamplerTraits:
+        """What other parts must know of it."""
+        return SamplerTraits()
 
     @property
-    def relies_on_forecast(self) -> bool:
-        """Whether p rests on the look at typical rounds before the first one alone, whatever is learned later."""
-        return False
-
-    @property
-    def looks_at_updates(self) -> bool:
-        """Whether p depends on what clients compute; by default so where it asks them or learns from uploads."""
-        kind = type(self)
-        return kind.prepare is not Sampler.prepare or kind.observe is not Sampler.observe
+    def drawing(self) -> Drawing | None:
+        """How :meth:`draw` makes its draws; None where it has a way of its own."""
+        return WithReplacement()
 
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return p, the expected share of each client among the draws, (M,), summing to 1."""
@@ -54,7 +50,10 @@ class Sampler(Remembers):
 
     def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
         """Return how often each client is drawn, (M,)."""
-        return self.drawing(probabilities, num_draws, rng)
+        drawing = self.drawing
+        if drawing is None:
+            raise NotImplementedError(f"{type(self).__name__} says that it draws in a way of its own: override draw")
+        return drawing(probabilities, num_draws, rng)
 
     def start(self, forecast: Forecast) -> None:
         """Look at typical rounds before the first one."""

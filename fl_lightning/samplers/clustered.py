@@ -3,6 +3,7 @@
 import numpy as np
 from typing_extensions import override
 
+from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.bins import Bins, similarity_bins, size_bins
 from fl_lightning.samplers.learned import LastUpdates, angles, delivered_gradients
@@ -18,6 +19,8 @@ class ClusteredBySize(Sampler):
 
     So p = w as in FedAvg, with counts that vary less.
     """
+
+    drawing = None  # a client of each bin
 
     def __init__(self) -> None:
         self._known: tuple[bytes, int, Bins] | None = None  # weights do not change from round to round
@@ -44,6 +47,8 @@ class ClusteredBySimilarity(Sampler):
     """
 
     memory = ("_memory",)
+    traits = SamplerTraits(learns=True, looks_at_updates=True)
+    drawing = None  # a client of each bin
 
     def __init__(self) -> None:
         self._memory = LastUpdates()

@@ -1,13 +1,13 @@
 """The consistent family: any way of drawing optimises the target objective if drawn clients scale their updates."""
 
-import numpy as np
 from typing_extensions import override
 
 from fl_lightning import theory
-from fl_lightning.parts.protocols import Forecast, Probe
+from fl_lightning.parts.traits import SamplerTraits, forwards
 from fl_lightning.samplers.base import Sampler
+from fl_lightning.samplers.drawing import Drawing
 from fl_lightning.samplers.learned import LastNorms
-from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
+from fl_lightning.types import Profiles, RoundResult, Vector
 
 
 def consistent_factors(profiles: Profiles, probabilities: Vector) -> Vector:
@@ -16,9 +16,9 @@ def consistent_factors(profiles: Profiles, probabilities: Vector) -> Vector:
     .. math:: c_m = s \frac{w_m}{p_m (1 - q_m) A_m}, \qquad s = \sum_j w_j (1 - q_j) A_j
 
     >>> w, a = np.array([0.5, 0.5]), np.array([2.0, 6.0])
-    >>> profiles = Profiles(
-    ...     weights=w, num_steps=a.astype(np.int64), failure_rates=np.zeros(2), accumulation=a
-    ... )
+    >>> from fl_lightning.types import Conditions
+    >>> conditions = Conditions(a.astype(np.int64), np.zeros(2))
+    >>> profiles = Profiles(conditions=conditions, weights=w, accumulation=a)
     >>> consistent_factors(profiles, np.array([0.5, 0.5])).round(6).tolist()
     [2.0, 0.666667]
     """
@@ -48,13 +48,8 @@ class VarianceOptimal(Sampler):
 
     @property
     @override
-    def looks_at_updates(self) -> bool:
-        return self.use_norms
-
-    @property
-    @override
-    def is_fixed(self) -> bool:
-        return not self.use_norms
+    def traits(self) -> SamplerTraits:
+        return SamplerTraits(learns=self.use_norms, looks_at_updates=self.use_norms)
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
@@ -88,6 +83,7 @@ class WorkAware(VarianceOptimal):
         return theory.work_aware_probabilities(profiles.weights, profiles.failure_rates, profiles.num_steps, norms)
 
 
+@forwards(Sampler, "sampler")
 class Consistent(Sampler):
     """Makes another sampler optimise the target objective: its p, and the factors of :func:`consistent_factors`.
 
@@ -100,43 +96,18 @@ class Consistent(Sampler):
     memory = ("sampler",)
 
     def __init__(self, sampler: Sampler) -> None:
-        self.sampler, self.calibration_scope = sampler, sampler.calibration_scope
-        self.needs_all_updates = sampler.needs_all_updates
+        self.sampler = self.wrapped = sampler
 
     @property
     @override
-    def looks_at_updates(self) -> bool:
-        return self.sampler.looks_at_updates
+    def traits(self) -> SamplerTraits:
+        return self.sampler.traits
 
+    @property
     @override
-    def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        return self.sampler.probabilities(profiles, num_draws)
+    def drawing(self) -> Drawing | None:
+        return self.sampler.drawing
 
     @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
         return consistent_factors(profiles, probabilities)
-
-    @property
-    @override
-    def relies_on_forecast(self) -> bool:
-        return self.sampler.relies_on_forecast
-
-    @override
-    def num_draws(self, requested: int, num_clients: int) -> int:
-        return self.sampler.num_draws(requested, num_clients)
-
-    @override
-    def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
-        return self.sampler.draw(probabilities, num_draws, rng)
-
-    @override
-    def start(self, forecast: Forecast) -> None:
-        self.sampler.start(forecast)
-
-    @override
-    def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:
-        self.sampler.prepare(profiles, num_draws, probe, rng)
-
-    @override
-    def observe(self, result: RoundResult) -> None:
-        self.sampler.observe(result)

@@ -3,6 +3,7 @@
 import numpy as np
 from typing_extensions import override
 
+from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
 from fl_lightning.samplers.learned import delivered_gradients, row_norms
 from fl_lightning.types import Profiles, RoundResult, Vector
@@ -24,7 +25,8 @@ class DiversityBased(Sampler):
         floor: No client's probability falls below ``floor / M``.
     """
 
-    memory = ("_law",)
+    memory = ("_learned",)
+    traits = SamplerTraits(learns=True, looks_at_updates=True)
 
     def __init__(self, beta: float = 0.5, floor: float = 1e-3) -> None:
         if not 0 <= beta <= 1:
@@ -32,13 +34,13 @@ class DiversityBased(Sampler):
         if not 0 < floor <= 1:
             raise ValueError(f"floor={floor} must be above 0 and at most 1")
         self.beta, self.floor = beta, floor
-        self._law: Vector = np.empty(0)
+        self._learned: Vector = np.empty(0)
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return what was learned; at first all clients with a weight are alike."""
-        if len(self._law):
-            return self._law
+        if len(self._learned):
+            return self._learned
         wanted = (profiles.weights > 0).astype(np.float64)
         return wanted / wanted.sum()
 
@@ -49,14 +51,14 @@ class DiversityBased(Sampler):
     @override
     def observe(self, result: RoundResult) -> None:
         profiles = result.plan.profiles
-        law = self.probabilities(profiles, result.plan.cohort.num_draws)
+        probabilities = self.probabilities(profiles, result.plan.cohort.num_draws)
         clients, gradients = delivered_gradients(result)
         if len(clients):
             diversity = row_norms(gradients - gradients.mean(dim=0))
             scores = (1 - self.beta) * row_norms(gradients) + self.beta * diversity
             scores = scores * profiles.weights[clients]
             if np.isfinite(scores).all() and scores.sum() > 0:
-                law = law.copy()
-                law[clients] = law[clients].sum() * scores / scores.sum()
-        law = np.where(profiles.weights > 0, np.maximum(law, self.floor / profiles.num_clients), 0)
-        self._law = law / law.sum()
+                probabilities = probabilities.copy()
+                probabilities[clients] = probabilities[clients].sum() * scores / scores.sum()
+        probabilities = np.where(profiles.weights > 0, np.maximum(probabilities, self.floor / profiles.num_clients), 0)
+        self._learned = probabilities / probabilities.sum()

@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.protocols import Probe
+from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
 from fl_lightning.samplers.drawing import Certain
 from fl_lightning.samplers.learned import LastUpdates, delivered_gradients, distances
@@ -65,8 +66,7 @@ class SubmodularSelection(Sampler):
 
     memory = ("_memory",)
     drawing = Certain()
-    calibration_scope = "none"
-    asks_vectors = True
+    traits = SamplerTraits(asks="vectors", learns=True, looks_at_updates=True, scope="none")
 
     def __init__(self, weights: Weights = "cluster", refresh: Refresh = "delivered", candidates: float = 1.0) -> None:
         one_of("weights", weights, Weights)
@@ -104,9 +104,9 @@ class SubmodularSelection(Sampler):
         """Return 1/K for each selected client; before the first selection everybody is as likely."""
         if not len(self._selected):
             return np.full(profiles.num_clients, 1 / profiles.num_clients)
-        law = np.zeros(profiles.num_clients)
-        law[self._selected] = 1 / len(self._selected)
-        return law
+        shares = np.zeros(profiles.num_clients)
+        shares[self._selected] = 1 / len(self._selected)
+        return shares
 
     @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:

@@ -1,6 +1,7 @@
 """How K draws are made from the probabilities p. Every way keeps E[n] = K p; they differ in the variance of n."""
 
-from typing import Literal, Protocol
+from abc import ABC, abstractmethod
+from typing import Literal
 
 import numpy as np
 
@@ -11,16 +12,18 @@ from fl_lightning.types import IntVector, Vector
 Order = Literal["random", "fixed"]
 
 
-class Drawing(Protocol):
-    """Turns probabilities into how often each client is drawn.
+class Drawing(ABC):
+    """Turns probabilities into how often each client is drawn."""
 
-    One that knows the probabilities of the counts has ``distribution(probabilities, num_draws)``, which privacy
-    accounting needs: P(n_m = k), (M, largest k + 1). ``independent = True`` says that the counts of different clients
-    are independent of each other.
-    """
+    independent: bool = False  # whether the counts of different clients are independent of each other
 
+    @abstractmethod
     def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
         """Return n, (M,), with E[n] = ``num_draws * probabilities``."""
+
+    def distribution(self, probabilities: Vector, num_draws: int) -> Vector | None:
+        """Return P(n_m = k), (M, largest k + 1), which privacy accounting needs; None where it is not known."""
+        return None
 
 
 def _counts_at_quantiles(probabilities: Vector, quantiles: Vector) -> IntVector:
@@ -46,7 +49,7 @@ def _nearest_counts(expected: Vector) -> Vector:
     return table
 
 
-class WithReplacement:
+class WithReplacement(Drawing):
     """K independent draws, as in the paper.
 
     >>> n = WithReplacement()(np.array([0.5, 0.0, 0.5]), 10, np.random.default_rng(0))
@@ -63,7 +66,7 @@ class WithReplacement:
         return binomial_probabilities(num_draws, probabilities)
 
 
-class Systematic:
+class Systematic(Drawing):
     """One uniform u, draws at the quantiles (u + k)/K: |n - K p| < 1, the least variance of the counts.
 
     The order of the clients decides who excludes whom. ``order="random"`` takes a fresh one each round.
@@ -93,7 +96,7 @@ class Systematic:
         return _nearest_counts(num_draws * probabilities)
 
 
-class WithoutReplacement:
+class WithoutReplacement(Drawing):
     """K distinct clients; client m is among them with probability K p_m, which must not exceed 1.
 
     >>> n = WithoutReplacement()(np.full(5, 0.2), 3, np.random.default_rng(0))
@@ -121,7 +124,7 @@ class WithoutReplacement:
         return _nearest_counts(np.minimum(num_draws * probabilities, 1.0))
 
 
-class Independent:
+class Independent(Drawing):
     """Each client decides alone, with probability K p_m: the cohort has K clients only on average (Poisson sampling).
 
     Where K p_m is above 1, its whole part is certain and the rest is left to chance.
@@ -143,7 +146,7 @@ class Independent:
         return _nearest_counts(num_draws * probabilities)
 
 
-class Certain:
+class Certain(Drawing):
     """No chance at all: the sampler has decided who takes part, and K p are whole numbers.
 
     >>> Certain()(np.array([0.5, 0.0, 0.5]), 2, np.random.default_rng(0)).tolist()

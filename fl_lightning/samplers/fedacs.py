@@ -8,6 +8,7 @@ from typing_extensions import override
 from fl_lightning import theory
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.protocols import Forecast
+from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.types import Profiles, RoundResult, Vector
 
@@ -42,9 +43,8 @@ class HeterogeneityAware(Sampler):
         one_of("corrects", corrects, Corrects)
         if not prior > 0:
             raise ValueError(f"prior={prior} must be positive")
-        self.knowledge = knowledge
-        self.calibration_scope = "round" if knowledge == "instant" else "average"
-        self.prior, self.corrects = prior, corrects
+        self.knowledge, self.prior = knowledge, prior
+        self.corrects = corrects
         self._mean_yield: Vector = np.empty(0)  # E[(1-q) A]
         self._drawn: Vector = np.empty(0)
         self._heard: Vector = np.empty(0)
@@ -52,23 +52,21 @@ class HeterogeneityAware(Sampler):
 
     @property
     @override
-    def looks_at_updates(self) -> bool:
+    def traits(self) -> SamplerTraits:
         """Arrivals and reported work are all that is learned."""
-        return False
-
-    @property
-    @override
-    def relies_on_forecast(self) -> bool:
-        return self.knowledge == "mean"
-
-    @property
-    @override
-    def is_fixed(self) -> bool:
-        return self.knowledge != "estimated"
+        return SamplerTraits(
+            learns=self.knowledge == "estimated",
+            needs_forecast=self.knowledge == "mean",
+            scope="round" if self.knowledge == "instant" else "average",
+        )
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        weights = profiles.weights if profiles.presence is None else profiles.weights / profiles.presence
+        weights = (
+            profiles.weights
+            if profiles.conditions.presence is None
+            else profiles.weights / profiles.conditions.presence
+        )
         if self.knowledge == "instant":
             return theory.heterogeneity_aware_probabilities(weights, profiles.failure_rates, self._work_of(profiles))
         if self.knowledge == "mean" and not len(self._mean_yield):

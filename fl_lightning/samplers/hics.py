@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.bins import cut_tree, similarity_bins, ward_tree
 from fl_lightning.samplers.learned import LastUpdates, angles, delivered_gradients
@@ -80,7 +81,8 @@ class EntropyClusters(Sampler):
             (:class:`ClusteredBySimilarity`), as the published code does.
     """
 
-    calibration_scope = "none"
+    traits = SamplerTraits(learns=True, looks_at_updates=True, scope="none")
+    drawing = None  # over the clusters
     memory = ("_memory", "_finished")
 
     def __init__(
@@ -119,9 +121,9 @@ class EntropyClusters(Sampler):
         if num_draws > num_clients:
             raise ValueError(f"{num_draws} distinct clients were asked for, but there are {num_clients}")
         if self._warms_up(num_clients, num_draws):
-            law = np.zeros(num_clients)
-            law[(self._finished * num_draws + np.arange(num_draws)) % num_clients] = 1 / num_draws
-            return law
+            turn = np.zeros(num_clients)
+            turn[(self._finished * num_draws + np.arange(num_draws)) % num_clients] = 1 / num_draws
+            return turn
         if not len(self._memory):
             return np.full(num_clients, 1 / num_clients)
         entropies = self._entropies()

@@ -8,8 +8,9 @@ from typing_extensions import override
 
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.protocols import Probe
+from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
-from fl_lightning.samplers.drawing import Independent, WithReplacement
+from fl_lightning.samplers.drawing import Drawing, Independent, WithReplacement
 from fl_lightning.samplers.learned import LastNorms, row_norms
 from fl_lightning.types import Profiles, RoundResult, Vector
 
@@ -104,10 +105,23 @@ class NormProportional(Sampler):
         if max_iterations < 0:
             raise ValueError(f"max_iterations={max_iterations} must not be negative")
         self.norms, self.budget, self.reweight, self.max_iterations = norms, budget, reweight, max_iterations
-        self.drawing = WithReplacement() if budget == "replacement" else Independent()
-        self.needs_all_updates = norms == "exact"
         self._heard = LastNorms()
         self._asked: Vector = np.empty(0)  # norms of the mean gradients of this round
+
+    @property
+    @override
+    def traits(self) -> SamplerTraits:
+        return SamplerTraits(
+            asks="nothing" if self.norms == "stale" else "numbers",
+            needs_all_updates=self.norms == "exact",
+            learns=self.norms == "stale",
+            looks_at_updates=True,
+        )
+
+    @property
+    @override
+    def drawing(self) -> Drawing:
+        return WithReplacement() if self.budget == "replacement" else Independent()
 
     @override
     def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from typing_extensions import override
 
 from fl_lightning.samplers.base import Sampler, unbiased_coefficients
-from fl_lightning.samplers.drawing import WithoutReplacement
+from fl_lightning.samplers.drawing import Drawing, WithoutReplacement
 from fl_lightning.types import IntVector, Profiles, Vector
 
 
@@ -19,7 +19,7 @@ class Importance(Sampler):
 class Uniform(Sampler):
     """Draws K distinct clients, all alike, and restores the weights by the factor M w."""
 
-    drawing = WithoutReplacement()
+    drawing: Drawing | None = WithoutReplacement()
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
@@ -33,6 +33,8 @@ class Uniform(Sampler):
 
 class FullParticipation(Uniform):
     """Asks all M clients in every round; client m enters with weight w."""
+
+    drawing = None  # everybody
 
     @override
     def num_draws(self, requested: int, num_clients: int) -> int:

@@ -4,6 +4,7 @@ import numpy as np
 from typing_extensions import override
 
 from fl_lightning.parts.protocols import Probe
+from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.drawing import Certain
 from fl_lightning.types import IntVector, Profiles, Vector
@@ -20,7 +21,7 @@ class PowerOfChoice(Sampler):
     """
 
     drawing = Certain()
-    calibration_scope = "none"
+    traits = SamplerTraits(asks="numbers", looks_at_updates=True, scope="none")
 
     def __init__(self, num_candidates: int | None = None) -> None:
         if num_candidates is not None and num_candidates < 1:
@@ -44,9 +45,9 @@ class PowerOfChoice(Sampler):
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        """Return 1/K for each chosen client; before the first choice the law of the candidates, w."""
+        """Return 1/K for each chosen client; before the first choice that of the candidates, w."""
         if not len(self._selected):
             return profiles.weights
-        law = np.zeros(profiles.num_clients)
-        law[self._selected] = 1 / len(self._selected)
-        return law
+        shares = np.zeros(profiles.num_clients)
+        shares[self._selected] = 1 / len(self._selected)
+        return shares

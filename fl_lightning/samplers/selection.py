@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from fl_lightning.parts.bases import Sampling
 from fl_lightning.parts.protocols import Forecast, Probe
+from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers import Drawing, Sampler
 from fl_lightning.types import BoolVector, Cohort, Profiles, RoundResult, Vector
 
 
-class Selection:
+class Selection(Sampling):
     """Draws the clients of each round by a sampler.
 
     Args:
@@ -27,6 +29,21 @@ class Selection:
             )
         self.sampler, self.clients_per_round, self.drawing = sampler, clients_per_round, drawing
 
+    @property
+    def wrapped(self) -> Sampler:
+        """The part inside, see :func:`fl_lightning.parts.traits.layers`."""
+        return self.sampler
+
+    @property
+    def traits(self) -> SamplerTraits:
+        """What other parts must know of it: what they must know of its sampler."""
+        return self.sampler.traits
+
+    @property
+    def way_of_drawing(self) -> Drawing | None:
+        """How the draws are made; None where the sampler has a way of its own."""
+        return self.sampler.drawing if self.drawing is None else self.drawing
+
     def num_draws(self, num_clients: int) -> int:
         """Return K."""
         wanted = self.clients_per_round
@@ -40,7 +57,7 @@ class Selection:
 
     def ask(self, profiles: Profiles, probe: Probe | None, rng: np.random.Generator) -> None:
         """Let the sampler ask clients, if it does."""
-        if type(self.sampler).prepare is Sampler.prepare:
+        if self.traits.asks == "nothing":
             return
         if probe is None:
             raise ValueError(
@@ -61,7 +78,7 @@ class Selection:
             coefficients=self.sampler.coefficients(seen, probabilities),
             counts=np.zeros(profiles.num_clients, dtype=np.int64),
             num_draws=num_draws,
-            scope=self.sampler.calibration_scope,
+            scope=self.traits.scope,
         )
 
     def configure_cohort(self, expected: Cohort, rng: np.random.Generator) -> Cohort:

@@ -3,6 +3,7 @@
 from fl_lightning.server.averaging import Averaging, ExponentialAverage, NoAverage, TailAverage
 from fl_lightning.server.budget import Budget, Spent
 from fl_lightning.server.calibration import Calibration
+from fl_lightning.server.faults import FaultPolicy
 from fl_lightning.server.rates import CosineRate, RateSchedule, StepRate, TorchRate
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Calibration",
     "CosineRate",
     "ExponentialAverage",
+    "FaultPolicy",
     "NoAverage",
     "RateSchedule",
     "Spent",

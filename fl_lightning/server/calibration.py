@@ -1,29 +1,18 @@
 """Step-length calibration: one division instead of a table of algorithms."""
 
 import logging
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Literal, Protocol, get_args
+from collections.abc import Callable, Iterator
+from typing import Literal, get_args
 
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.types import RoundPlan, Scope
 
 Place = Literal["local", "server", "split"]
+TypicalPlans = Callable[[float], Iterator[RoundPlan]]  # undrawn, at a learning rate
 _LOG = logging.getLogger("fl_lightning")
-_MAX_ITERATIONS = 50
 _LARGE = 2.0  # of learning rate x A: on a loss of curvature 1 a client then ends further from its optimum than it was
 _LOCAL_SHARE = {"local": 1.0, "split": 0.5, "server": 0.0}  # exponent of the factor that goes to the local rate
-
-
-class Replanner(Protocol):
-    """What calibration asks of the planner."""
-
-    def at_rate(self, plan: RoundPlan, learning_rate: float) -> RoundPlan:
-        """Return an undrawn plan at another learning rate."""
-
-    def typical_plans(self, learning_rate: float) -> Iterator[RoundPlan]:
-        """Yield undrawn plans of typical rounds at a learning rate."""
 
 
 class Calibration(Remembers):
@@ -55,46 +44,44 @@ class Calibration(Remembers):
         self._average_factor: float | None = None
         self._warned: set[str] = set()
 
-    def __call__(self, plan: RoundPlan, planner: Replanner) -> RoundPlan:
-        """Return an undrawn plan, made at the base learning rate, at its calibrated one.
+    def __call__(self, base: RoundPlan, current: RoundPlan, typical: TypicalPlans) -> tuple[float, float]:
+        """Return the learning rate of the local steps and the factor on the aggregate.
 
-        Where p and A depend on the rate (proximal solvers), the rate is a fixed point.
+        Args:
+            base: An undrawn plan at the base learning rate.
+            current: The same at the rate that was found so far, where p and A depend on it (proximal solvers).
+            typical: Yields undrawn plans of typical rounds at a learning rate.
         """
-        scope = max(self.scope, plan.cohort.scope, key=get_args(Scope).index)
+        scope = max(self.scope, base.cohort.scope, key=get_args(Scope).index)
         if scope == "none":
-            return plan
-        base, current, share = plan, plan, _LOCAL_SHARE[self.apply]
-        factor = self._factor(scope, base, base, planner)
-        for _ in range(_MAX_ITERATIONS):
-            rate = self._capped(base.learning_rate * factor**share)
-            if abs(rate - current.learning_rate) <= 1e-12 * rate:
-                break
-            current = planner.at_rate(current, rate)
-            if current.expected is base.expected:  # nothing depends on the rate
-                break
-            factor = self._factor(scope, base, current, planner)
-        else:
-            self._warn(
-                f"the calibrated learning rate does not settle in {_MAX_ITERATIONS} steps (now {rate:g}): lower "
-                "loop.lr or the proximal term, or calibrate on the server (loop.calibration.apply=server)"
-            )
-        self._warn_of_saturation(current)
-        return current if share == 1 else replace(current, server_scale=factor ** (1 - share))
+            return base.learning_rate, 1.0
+        factor = self._factor(scope, base, current, typical)
+        share = _LOCAL_SHARE[self.apply]
+        rate = base.learning_rate * factor**share
+        rate = rate if self.max_learning_rate is None else min(rate, self.max_learning_rate)
+        self._warn_of_saturation(base, rate)
+        return rate, factor ** (1 - share)
 
-    def _capped(self, rate: float) -> float:
-        return rate if self.max_learning_rate is None else min(rate, self.max_learning_rate)
-
-    def _factor(self, scope: Scope, base: RoundPlan, current: RoundPlan, planner: Replanner) -> float:
+    def _factor(self, scope: Scope, base: RoundPlan, current: RoundPlan, typical: TypicalPlans) -> float:
         if scope == "round":
             return _fedavg_length(base) / current.expected.step_length
         if self._average_factor is None or current is not base:
-            wanted = sum(_fedavg_length(each) for each in planner.typical_plans(base.learning_rate))
-            reached = sum(each.expected.step_length for each in planner.typical_plans(current.learning_rate))
+            wanted = sum(_fedavg_length(each) for each in typical(base.learning_rate))
+            reached = sum(each.expected.step_length for each in typical(current.learning_rate))
             self._average_factor = wanted / reached
         return self._average_factor
 
-    def _warn_of_saturation(self, plan: RoundPlan) -> None:
-        largest = plan.learning_rate * float(plan.profiles.accumulation.max())
+    def warn_unsettled(self, rate: float, num_iterations: int) -> None:
+        """Warn once where the rate is no fixed point."""
+        if "settling" not in self._warned:
+            self._warned.add("settling")
+            _LOG.warning(
+                f"the calibrated learning rate does not settle in {num_iterations} steps (now {rate:g}): lower "
+                "loop.lr or the proximal term, or calibrate on the server (loop.calibration.apply=server)"
+            )
+
+    def _warn_of_saturation(self, plan: RoundPlan, rate: float) -> None:
+        largest = rate * float(plan.profiles.accumulation.max())
         if largest > _LARGE and "saturation" not in self._warned:
             self._warned.add("saturation")
             _LOG.warning(
@@ -104,11 +91,6 @@ class Calibration(Remembers):
                 plan.index,
                 largest,
             )
-
-    def _warn(self, text: str) -> None:
-        if "settling" not in self._warned:
-            self._warned.add("settling")
-            _LOG.warning(text)
 
 
 def _fedavg_length(plan: RoundPlan) -> float:

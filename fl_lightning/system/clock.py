@@ -3,12 +3,13 @@
 import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fl_lightning.aggregators import Aggregator
+from fl_lightning.parts.bases import Channel
 from fl_lightning.parts.protocols import Forecast
+from fl_lightning.parts.traits import Asks
 from fl_lightning.seeding import Purpose
 from fl_lightning.system.availability import AvailabilityTrace, DayNight, OnOff, uniforms
 from fl_lightning.system.costs import SCALAR_BYTES, Traffic
@@ -82,6 +83,16 @@ class Clock:
         self.traffic = Traffic()
 
     @property
+    def is_set_up(self) -> bool:
+        """Whether it knows its clients: until then nothing can be said about seconds."""
+        return self._drawn is not None
+
+    @property
+    def decides_deliveries(self) -> bool:
+        """Whether uploads count only in time."""
+        return self.deadline is not None or self.take_first is not None
+
+    @property
     def varies(self) -> bool:
         """Whether rounds differ in who can be drawn or in who is in time."""
         return self.availability is not None or (self.deadline is not None and self._trace is not None)
@@ -96,7 +107,9 @@ class Clock:
         self.traffic = traffic
         order: Vector | None = None
         if self.follows_steps:
-            order = -np.asarray(np.mean([profiles.offered_steps for profiles in forecast()], axis=0), dtype=np.float64)
+            order = -np.asarray(
+                np.mean([profiles.conditions.offered_steps for profiles in forecast()], axis=0), dtype=np.float64
+            )
         drawn = uniforms(seed, Purpose.CLOCK, 0, num_clients, 4)
         slow_rates = None if order is None else -order
         pace = Pace(
@@ -218,18 +231,22 @@ class Clock:
             return np.ones(len(times))
         return np.asarray(bdtr(self.take_first - 1, others, np.clip(ahead, 0, 1)), dtype=np.float64)
 
-    def linked(self, plan: RoundPlan) -> RoundPlan:
-        """Return the plan as links see it: with their own failure rates."""
-        profiles = plan.profiles
-        if profiles.link_rates is None:
-            return plan
-        alone = replace(profiles, failure_rates=profiles.link_rates, link_rates=None)
-        return replace(plan, expected=replace(plan.expected, profiles=alone))
+    def delivered(self, plan: RoundPlan, channel: Channel, seed: int) -> IntVector:
+        """Return how many of each client's draws count: those that the channel delivers, in time, (M,).
 
-    def in_time(self, plan: RoundPlan, arrived: IntVector) -> IntVector:
+        Links see their own failure rates, without what the deadline adds.
+        """
+        profiles = plan.profiles
+        if profiles.conditions.link_rates is not None:
+            alone = replace(profiles.conditions, failure_rates=profiles.conditions.link_rates, link_rates=None)
+            linked = replace(plan.expected, profiles=replace(profiles, conditions=alone))
+            arrived = channel.configure_delivery(replace(plan, expected=linked), seed)
+        else:
+            arrived = channel.configure_delivery(plan, seed)
+        return self._in_time(plan, arrived) if self.decides_deliveries else arrived
+
+    def _in_time(self, plan: RoundPlan, arrived: IntVector) -> IntVector:
         """Return how many of each client's draws count, given how many arrive sooner or later, (M,)."""
-        if self.deadline is None and self.take_first is None:
-            return arrived
         if plan.cohort.arrivals is not None:
             raise ValueError("take_first has no meaning where clients do not wait for each other: leave it out")
         times = self.times(plan.index, plan.profiles.num_steps)[1]
@@ -243,11 +260,10 @@ class Clock:
         return first
 
     def charged(
-        self, plan: RoundPlan, delivered: IntVector, aggregator: Aggregator, sampling: Any, asked: IntVector
+        self, plan: RoundPlan, delivered: IntVector, aggregator: Aggregator, asks: Asks, asked: IntVector
     ) -> RoundCosts:
-        """Return what a round of an algorithm costs, given who answered a question before the draw."""
-        vectors = getattr(getattr(sampling, "sampler", None), "asks_vectors", False)
-        answers = len(asked) * (self.traffic.model if vectors else SCALAR_BYTES)
+        """Return what a round of an algorithm costs, given who answered a question before the draw, and how long."""
+        answers = len(asked) * (self.traffic.model if asks == "vectors" else SCALAR_BYTES)
         costs = self.costs(plan, delivered, aggregator.downloads(plan, delivered), asked, answers)
         up, down = aggregator.protocol_bytes(plan, delivered)
         return replace(costs, uplink_bytes=costs.uplink_bytes + up, downlink_bytes=costs.downlink_bytes + down)

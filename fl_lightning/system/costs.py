@@ -48,7 +48,7 @@ def message_sizes(state: ModelState, num_local: tuple[int, int], aggregator: Agg
     weights, buffers = len(state.weights) - num_local[0], len(state.buffers) - num_local[1]
     size, buffer_bytes = state.weights.element_size(), float(buffers * state.buffers.element_size())
     return Traffic(
-        download=aggregator.num_downloaded * weights * size + buffer_bytes,
+        download=aggregator.traits.num_downloaded * weights * size + buffer_bytes,
         upload=aggregator.upload_bytes(weights, uploads.num_bytes(weights, size)) + buffer_bytes,
         model=weights * size + buffer_bytes,
     )

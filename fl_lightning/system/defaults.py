@@ -1,13 +1,10 @@
-"""What a loop does where nothing else is said: equal work, links that fail as the schedule says, FedAvg's draws."""
+"""What clients meet where nothing else is said: equal work, and links that fail as the schedule says."""
 
 import numpy as np
 
-from fl_lightning.samplers import Importance, Systematic
-from fl_lightning.samplers.selection import Selection
+from fl_lightning.parts.traits import ScheduleTraits
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Conditions, IntVector, RoundPlan
-
-_CLIENTS_PER_ROUND = 0.3  # as in configs/base.yaml
 
 
 class EqualWork:
@@ -20,7 +17,7 @@ class EqualWork:
     [5, 5, 5]
     """
 
-    period = 1  # every round is like the first
+    traits = ScheduleTraits(period=1)
 
     def __init__(self, num_steps: int | None = None) -> None:
         if num_steps is not None and num_steps < 1:
@@ -41,8 +38,3 @@ class ScheduledLinks:
         """Return for each client how many of its draws arrive: all or none, (M,)."""
         rates = plan.profiles.failure_rates
         return plan.cohort.counts * (generator(seed, Purpose.LINK, plan.index).random(len(rates)) >= rates)
-
-
-def fedavg_sampling() -> Selection:
-    """Return the draws of FedAvg: three tenths of the clients, in proportion to their weights, distinct if possible."""
-    return Selection(Importance(), _CLIENTS_PER_ROUND, Systematic())

@@ -1,5 +1,6 @@
 """What happens to an update between a client and the aggregator: one class per method."""
 
+from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.uploads.attacks import Attack
 from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.chain import Uploads
@@ -19,5 +20,6 @@ __all__ = [
     "Signs",
     "TopK",
     "Upload",
+    "UploadTraits",
     "Uploads",
 ]

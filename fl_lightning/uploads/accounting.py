@@ -99,7 +99,7 @@ def round_divergences(
     counts = drawing.distribution(cohort.probabilities, cohort.num_draws)
     if some is not None:
         counts, ratios = counts[some], ratios[some]
-    if shown or not getattr(drawing, "independent", False):
+    if shown or not drawing.independent:
         return privacy.shown_divergence(without_tail(counts, _TAIL * delta), ratios, fixed=fixed)
     once = counts[:, 2:].sum(axis=1) == 0
     divergences = np.empty((len(ratios), len(privacy.ORDERS)))

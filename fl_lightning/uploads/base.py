@@ -1,9 +1,15 @@
 """What a step between client and aggregator is: it takes the updates that arrived and returns what the server sees."""
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from fl_lightning.parts.memory import Remembers
+from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.types import Profiles, RoundPlan, Updates, Vector
+
+if TYPE_CHECKING:
+    from fl_lightning.planning import Planner
 
 
 class Upload(Remembers):
@@ -11,14 +17,28 @@ class Upload(Remembers):
 
     Randomness comes from :mod:`fl_lightning.seeding` by (seed, round, client), so that neither the order of the clients
     nor the number of processes changes a result. Name in ``memory`` the attributes that a resumed run needs. A step may
-    have the hooks of a callback: ``configure_metrics(result)`` adds columns, ``on_federation_start(loop)`` may check.
+    have the hooks of a callback: ``configure_metrics(result)`` adds columns.
     """
 
-    at_server: bool = False  # whether the server can make this step itself, where clients are on other machines
-    hides_updates: bool = False  # whether the server sees no more than the sum of what leaves this step
+    @property
+    def traits(self) -> UploadTraits:
+        """What other parts must know of it."""
+        return UploadTraits()
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for memory; ``weights`` are the initial ones."""
+
+    def start(self, planner: "Planner", num_buffers: int) -> None:
+        """Look at the run before its first round, and refuse it where this step cannot keep its promise.
+
+        Args:
+            planner: Of the run.
+            num_buffers: Values in float buffers that clients send besides their weights.
+        """
+
+    def allows(self, plan: RoundPlan) -> bool:
+        """Return whether a round may be played, given its undrawn plan."""
+        return True
 
     def __call__(self, updates: Updates, plan: RoundPlan, seed: int) -> Updates:
         """Return the updates as the server sees them."""

@@ -1,7 +1,7 @@
 """All steps between clients and aggregator, one after another."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -9,6 +9,9 @@ import torch
 from fl_lightning.parts.memory import start_anew
 from fl_lightning.types import Profiles, RoundPlan, Updates, Vector
 from fl_lightning.uploads.base import Upload
+
+if TYPE_CHECKING:
+    from fl_lightning.planning import Planner
 
 
 class Uploads:
@@ -18,16 +21,28 @@ class Uploads:
         steps: The first is nearest to the client.
     """
 
-    def __init__(self, steps: Sequence[Upload] = ()) -> None:
-        for step in steps:
+    def __init__(self, steps: "Sequence[Upload] | Uploads" = ()) -> None:
+        self.steps: list[Upload] = list(steps.steps if isinstance(steps, Uploads) else steps)
+        for step in self.steps:
             if not isinstance(step, Upload):
                 raise TypeError(f"uploads holds {step!r}: give objects of subclasses of fl_lightning.uploads.Upload")
-        self.steps = list(steps)
+
+    def __bool__(self) -> bool:
+        return bool(self.steps)
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for memory."""
         for step in self.steps:
             step.setup(num_clients, weights)
+
+    def start(self, planner: "Planner", num_buffers: int) -> None:
+        """Let all steps look at the run before its first round."""
+        for step in self.steps:
+            step.start(planner, num_buffers)
+
+    def allow(self, plan: RoundPlan) -> bool:
+        """Return whether all steps allow a round."""
+        return all(step.allows(plan) for step in self.steps)
 
     def __call__(self, updates: Updates, plan: RoundPlan, seed: int) -> Updates:
         """Return the updates as the server sees them."""

@@ -9,6 +9,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.types import RoundPlan, Updates, Vector
 from fl_lightning.uploads.base import Upload
 
@@ -38,7 +39,7 @@ class Clip(Upload):
     """
 
     memory = ("norm", "_factors", "_heard")
-    at_server = True
+    traits = UploadTraits(at_server=True)
 
     def __init__(
         self, norm: float = 1.0, of: Measure = "work", quantile: float | None = None, pace: float = 0.2

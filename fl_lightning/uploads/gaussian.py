@@ -9,7 +9,13 @@ import numpy as np
 import torch
 from typing_extensions import override
 
+from fl_lightning.aggregators import Aggregator
+from fl_lightning.aggregators.secure import sum_of
+from fl_lightning.parts.bases import Sampling
 from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.traits import UploadTraits, layers
+from fl_lightning.samplers.drawing import Drawing
+from fl_lightning.samplers.selection import Selection
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.theory import privacy
 from fl_lightning.types import IntVector, RoundPlan, RoundResult, Updates, Vector
@@ -19,7 +25,7 @@ from fl_lightning.uploads.clipping import Clip
 from fl_lightning.uploads.hidden import check_unprotected
 
 if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
+    from fl_lightning.planning import Planner
 
 Place = Literal["server", "clients", "distributed"]
 _LOG = logging.getLogger("fl_lightning")
@@ -77,7 +83,6 @@ class GaussianMechanism(Upload):
             raise ValueError(f"place={place!r} needs a fixed clip: leave out its quantile, or use place='server'")
         self.clip, self.epsilon, self.delta, self.place = clip, epsilon, delta, place
         self.multiplier, self.count_noise = noise_multiplier, count_noise
-        self.hides_updates = place == "server"
         self.account = Accountant(_default_delta(2) if delta is None else delta)
         self._drawing: Any = None
         self._num_shares = 1  # that make the whole noise, where it is distributed
@@ -88,28 +93,34 @@ class GaussianMechanism(Upload):
         self.clip.setup(num_clients, weights)
         self.account = Accountant(_default_delta(num_clients) if self.delta is None else self.delta)
 
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    @property
+    @override
+    def traits(self) -> UploadTraits:
+        return UploadTraits(hides_updates=self.place == "server")
+
+    @override
+    def start(self, planner: "Planner", num_buffers: int) -> None:
         """Refuse a run without a sound bound; find the noise where an epsilon is wanted."""
         accounting_library()
-        name = type(self).__name__
-        check_unprotected(loop, name)
-        if loop.clock.take_first is not None:
+        name, algorithm = type(self).__name__, planner.algorithm
+        check_unprotected(algorithm.sampling, num_buffers, name)
+        if planner.system.clock.take_first is not None:
             raise ValueError(f"{name} has no bound where others decide who is in time: leave out loop.clock.take_first")
-        later = loop.uploads.steps[loop.uploads.steps.index(self) + 1 :]
+        later = algorithm.uploads.steps[algorithm.uploads.steps.index(self) + 1 :]
         for step in later:
-            if not step.hides_updates:
+            if not step.traits.hides_updates:
                 raise ValueError(f"{type(step).__name__} changes updates after {name} bounded them: put it before it")
         if self.place == "distributed":
-            self._num_shares = least_arrivals(loop.aggregator)
-        self.begin(drawing_of(loop.sampling), self._forecast(loop))
+            self._num_shares = least_arrivals(algorithm.aggregator)
+        self.begin(drawing_of(algorithm.sampling), self._forecast(planner))
 
-    def _forecast(self, loop: "FederatedLoop") -> tuple[list[RoundPlan], float]:
+    def _forecast(self, planner: "Planner") -> tuple[list[RoundPlan], float]:
         """Return undrawn plans of the rounds to come, or of some of them, and how many rounds each stands for."""
-        if self.multiplier is not None:
+        if self.multiplier is not None or planner.rounds is None:
             return [], 1.0
-        rounds = thinned(range(1, loop.rounds + 1), max(1, _FORECAST_ROWS // len(loop.client_weights)))
-        planner = loop.planner
-        return [planner.undrawn(planner.profiles(planner.conditions(i)), i) for i in rounds], loop.rounds / len(rounds)
+        rounds = thinned(range(1, planner.rounds + 1), max(1, _FORECAST_ROWS // len(planner.weights)))
+        plans = [planner.undrawn(planner.profiles(planner.conditions(index)), index) for index in rounds]
+        return plans, planner.rounds / len(rounds)
 
     def begin(self, drawing: Any, forecast: tuple[Sequence[RoundPlan], float] = ((), 1.0)) -> None:
         """Set how the draws are made, and find the noise from plans of the rounds to come."""
@@ -194,61 +205,55 @@ class GaussianMechanism(Upload):
         privacy_so_far = {"epsilon": self.account.epsilon, "delta": self.account.delta}
         return privacy_so_far | {"noise_multiplier": float(self.multiplier or 0)} | self.clip.configure_metrics(result)
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
-        """End the run before a round that would tell too much: one that the forecast did not know."""
-        if self.epsilon is None or self.multiplier is None or loop.finished:
-            return
-        index = result.plan.index + 1
-        following = loop.planner.undrawn(loop.planner.profiles(loop.planner.conditions(index)), index)
-        spent = self.account.spent + self._told(following, self.multiplier)
-        if privacy.epsilons(spent, self.account.delta_after(index)).max() > self.epsilon * (1 + 1e-9):
-            _LOG.warning("round %d would exceed epsilon=%g: the run ends here", index, self.epsilon)
-            loop.should_stop = True
+    @override
+    def allows(self, plan: RoundPlan) -> bool:
+        """Return whether epsilon lasts for a round: one that the forecast did not know may be too much."""
+        if self.epsilon is None or self.multiplier is None:
+            return True
+        told = self._told(plan, self.multiplier)
+        spent = self.account.spent + told if len(self.account.spent) else told
+        lasts = privacy.epsilons(spent, self.account.delta_after(plan.index)).max() <= self.epsilon * (1 + 1e-9)
+        if not lasts:
+            _LOG.warning("round %d would exceed epsilon=%g: the run ends here", plan.index, self.epsilon)
+        return bool(lasts)
 
 
-def drawing_of(sampling: Any) -> Any:
+def drawing_of(sampling: Sampling) -> Drawing:
     """Return how a sampling makes its draws, if it knows the probabilities of the counts.
 
     Raises:
         ValueError: If it does not: then nothing is known about a client's share in a round.
     """
-    from fl_lightning.samplers import Sampler
-    from fl_lightning.samplers.selection import Selection  # which imports the uploads by way of the planner
-
-    drawing: Any = sampling
-    if isinstance(sampling, Selection) and type(sampling).configure_cohort is Selection.configure_cohort:
-        sampler = sampling.sampler
-        own = sampler.drawing if type(sampler).draw is Sampler.draw else sampler
-        drawing = own if sampling.drawing is None else sampling.drawing
-    if not hasattr(drawing, "distribution"):
+    drawing = sampling.way_of_drawing if isinstance(sampling, Selection) else None
+    if drawing is None or drawing.distribution(np.ones(1), 1) is None:
+        waits = not sampling.traits.asynchronous
+        named = drawing or (layers(sampling)[:2][-1] if waits else sampling)
+        name = type(named).__name__
         raise ValueError(
-            f"{type(drawing).__name__} does not tell how often a client is drawn, so there is no epsilon: use "
+            f"{name} does not tell how often a client is drawn, so there is no epsilon: use "
             "loop.sampling.drawing fl_lightning.samplers.Independent, WithReplacement or Systematic"
         )
     return drawing
 
 
-def least_arrivals(aggregator: Any) -> int:
+def least_arrivals(aggregator: Aggregator) -> int:
     """Return how many clients must arrive before anybody sees a sum.
 
     Raises:
         ValueError: If single updates are seen, or if the number depends on who is drawn.
     """
-    from fl_lightning.aggregators import SecureSum  # imported here: only these runs need it
-
-    while not isinstance(aggregator, SecureSum) and hasattr(aggregator, "aggregator"):
-        aggregator = aggregator.aggregator
-    if not isinstance(aggregator, SecureSum):
+    hidden = sum_of(aggregator)
+    if hidden is None:
         raise ValueError(
             "place='distributed' hides an update behind the noise of others, which needs a sum that nobody sees the "
             "parts of: use loop.aggregator fl_lightning.aggregators.SecureSum, or place='clients'"
         )
-    if isinstance(aggregator.threshold, float) and not aggregator.threshold.is_integer():
+    if isinstance(hidden.threshold, float) and not hidden.threshold.is_integer():
         raise ValueError(
-            f"threshold={aggregator.threshold} is a share of those who are drawn, but each must know beforehand how "
+            f"threshold={hidden.threshold} is a share of those who are drawn, but each must know beforehand how "
             "much noise to add: give loop.aggregator.threshold as a number of clients"
         )
-    return max(2, int(aggregator.threshold))
+    return max(2, int(hidden.threshold))
 
 
 def _default_delta(num_clients: int) -> float:

@@ -1,43 +1,49 @@
 """Runs in which the server sees sums alone: what may take part in them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fl_lightning.parts.bases import Sampling
+from fl_lightning.parts.traits import layers
 
 if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
+    from fl_lightning.algorithms import Algorithm
 
 
-def check_hidden_updates(loop: "FederatedLoop") -> None:
+def check_hidden_updates(algorithm: "Algorithm", num_buffers: int) -> None:
     """Refuse a run whose aggregator, sampler or module needs single updates that another part hides.
+
+    Args:
+        algorithm: The parts.
+        num_buffers: Values in float buffers that clients send besides their weights.
 
     Raises:
         ValueError: With the part that hides, the one that needs, and what to use.
     """
-    parts: list[Any] = [loop.aggregator, *loop.uploads.steps]
-    hiding = next((part for part in parts if part.hides_updates), None)
+    parts = [*reversed(layers(algorithm.aggregator)), *algorithm.uploads.steps]  # a wrapper hides what is inside
+    hiding = next((part for part in parts if part.traits.hides_updates), None)
     if hiding is None:
         return
     name = type(hiding).__name__
-    if not loop.aggregator.only_sums:
+    if not algorithm.aggregator.traits.only_sums:
+        described = " of ".join(type(each).__name__ for each in layers(algorithm.aggregator))
         raise ValueError(
-            f"{name} shows the server nothing but the sum of the updates, but {_described(loop.aggregator)} needs each "
+            f"{name} shows the server nothing but the sum of the updates, but {described} needs each "
             "of them: use AnonymousMean, NormalizedMean, CommunicationAware or a server optimizer around one of them"
         )
-    check_unprotected(loop, name)
+    check_unprotected(algorithm.sampling, num_buffers, name)
 
 
-def check_unprotected(loop: "FederatedLoop", name: str) -> None:
+def check_unprotected(sampling: Sampling, num_buffers: int, name: str) -> None:
     """Refuse what would use updates past the part of this name: samplers that look at them, and float buffers.
 
     Raises:
         ValueError: With what to use instead.
     """
-    sampler = getattr(loop.sampling, "sampler", None)
-    if sampler is not None and sampler.looks_at_updates:
+    if sampling.traits.looks_at_updates:
         raise ValueError(
-            f"{name} hides single updates, but {type(sampler).__name__} draws by what clients compute: use a sampler "
+            f"{name} hides single updates, but {sampling_name(sampling)} draws by what clients compute: use a sampler "
             "that does not, such as HeterogeneityAware, WorkAware, Importance or Uniform"
         )
-    num_buffers = len(loop.state.buffers) - loop.local_parts.num_buffers
     if num_buffers:
         raise ValueError(
             f"{name} protects the weights alone, but the module has {num_buffers} values in float buffers, "
@@ -45,6 +51,6 @@ def check_unprotected(loop: "FederatedLoop", name: str) -> None:
         )
 
 
-def _described(aggregator: Any) -> str:
-    inner = getattr(aggregator, "aggregator", None)
-    return type(aggregator).__name__ if inner is None else f"{type(aggregator).__name__} of {_described(inner)}"
+def sampling_name(sampling: Sampling) -> str:
+    """Return what a sampling is called in errors: after its sampler, where it has one."""
+    return type(layers(sampling)[:2][-1]).__name__

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
+from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.seeding import Purpose
 from fl_lightning.types import RoundPlan, Updates
 from fl_lightning.uploads.base import Upload
@@ -35,7 +36,7 @@ class OverTheAir(Upload):
             Longer ones are an error.
     """
 
-    hides_updates = True
+    traits = UploadTraits(hides_updates=True)
 
     def __init__(self, snr_db: float = 20.0, max_norm: float | None = None) -> None:
         if not -100 < snr_db < 200:

@@ -7,7 +7,8 @@ import torch
 from fl_lightning.aggregators import AdaptiveControlVariates
 from fl_lightning.engine import Engine
 from fl_lightning.samplers import HeterogeneityAware, Importance, Sampler
-from fl_lightning.types import Cohort, Profiles, Updates
+from fl_lightning.types import Cohort, Updates
+from made import made_profiles
 from reference.made_rounds import D, M, made_rounds, played
 from reference.quadratic_clients import System, measured_weights
 from systems import gaussian_federation, linear_module, made_plan, small_loop
@@ -47,7 +48,7 @@ def test_every_beta_has_the_objective_that_is_reported(sampler: type[Sampler], b
 
 def heard(gradients: list[torch.Tensor], **settings: float) -> AdaptiveControlVariates:
     """Return one that has heard all of two equal clients in several rounds, (clients, d) in each."""
-    profiles = Profiles(
+    profiles = made_profiles(
         weights=np.full(2, 0.5), num_steps=np.ones(2, np.int64), failure_rates=np.zeros(2), accumulation=np.ones(2)
     )
     clients, ones = np.arange(2), np.ones(2, dtype=np.int64)
@@ -56,7 +57,7 @@ def heard(gradients: list[torch.Tensor], **settings: float) -> AdaptiveControlVa
     aggregator = AdaptiveControlVariates(**settings)
     aggregator.setup(2, torch.zeros_like(gradients[0][0]))
     for each in gradients:
-        deltas = each + torch.stack([aggregator.gradient_shift(client) for client in (0, 1)])
+        deltas = each + torch.stack([aggregator._shift(client) for client in (0, 1)])
         updates = Updates(
             clients=clients, deltas=deltas, buffers=deltas[:, :0], num_steps=profiles.num_steps, losses=np.zeros(2)
         )
@@ -68,7 +69,7 @@ def test_gradients_that_stay_are_corrected_completely() -> None:
     own = torch.tensor([[3.0, 1.0], [1.0, -1.0]])
     aggregator = heard([own] * 4)
     assert aggregator.beta == pytest.approx(1)
-    torch.testing.assert_close(own[0] + aggregator.gradient_shift(0), torch.tensor([2.0, 0.0]))
+    torch.testing.assert_close(own[0] + aggregator._shift(0), torch.tensor([2.0, 0.0]))
 
 
 def test_noise_is_hardly_used_and_gradients_that_turn_round_are_not_used_at_all() -> None:
@@ -77,7 +78,7 @@ def test_noise_is_hardly_used_and_gradients_that_turn_round_are_not_used_at_all(
     own = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     turning = heard([own * (-1) ** index for index in range(6)], smoothing=0)
     assert turning.beta == 0
-    assert not turning.gradient_shift(0).any()
+    assert not turning._shift(0).any()
 
 
 def test_a_client_that_was_never_heard_is_not_corrected() -> None:
@@ -85,8 +86,8 @@ def test_a_client_that_was_never_heard_is_not_corrected() -> None:
     aggregator.setup(M, torch.zeros(D))
     aggregator.server_control = torch.ones(D)
     aggregator.heard[1] = True
-    assert not aggregator.gradient_shift(0).any()
-    assert torch.equal(aggregator.gradient_shift(1), torch.ones(D))
+    assert not aggregator._shift(0).any()
+    assert torch.equal(aggregator._shift(1), torch.ones(D))
 
 
 def test_the_server_control_is_the_mean_of_the_clients() -> None:
@@ -107,6 +108,6 @@ def test_all_ways_of_training_give_the_same() -> None:
         loop = small_loop(aggregator=AdaptiveControlVariates(), rounds=8, engine=Engine(mode, threads=2))
         ends.append(loop.run(linear_module(), gaussian_federation()).weights)
         assert loop.engine.choice.mode == mode
-        assert loop.aggregator.beta > 0
+        assert loop.algorithm.aggregator.beta > 0
     torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=0)
     torch.testing.assert_close(ends[0], ends[2], rtol=1e-4, atol=1e-5)

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,6 +29,7 @@ from fl_lightning.aggregators import (
 )
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.types import Cohort, Profiles
+from made import made_profiles
 from reference import aggregation as reference
 from reference.made_rounds import EMPTY_ROUNDS, D, K, M, made_rounds, played, trajectory
 from systems import made_plan
@@ -100,7 +100,7 @@ def settings(cases: dict[str, tuple[Make, Callable]]) -> pytest.MarkDecorator:
 
 def records(seed: int = 0) -> tuple[Profiles, Cohort]:
     r = next(made_rounds(1, seed))
-    return Profiles(weights=r.w, num_steps=r.T, failure_rates=r.q, accumulation=r.A), Cohort(
+    return made_profiles(weights=r.w, num_steps=r.T, failure_rates=r.q, accumulation=r.A), Cohort(
         probabilities=r.p, coefficients=r.c, counts=r.n, num_draws=K
     )
 
@@ -265,11 +265,11 @@ def test_calibration_leaves_fedau_alone_unless_asked(calibrate: bool, expected: 
         probabilities=profiles.weights, coefficients=np.ones(M), counts=np.zeros(M, dtype=np.int64), num_draws=K
     )
     coefficients = ParticipationIntervals(calibrate=calibrate).coefficients(profiles, cohort)
-    planner = type("FixedLaw", (), {"at_rate": lambda self, plan, lr: replace(plan, learning_rate=lr)})()
-    plan = Calibration()(made_plan(1, profiles, cohort, coefficients, 0.1), planner)
+    plan = made_plan(1, profiles, cohort, coefficients, 0.1)
+    rate, _ = Calibration()(plan, plan, lambda rate: iter(()))
     amounts = profiles.weights * profiles.accumulation
     factor = expected or amounts @ (1 - profiles.failure_rates) / amounts.sum()
-    assert plan.learning_rate == pytest.approx(0.1 * factor)
+    assert rate == pytest.approx(0.1 * factor)
     np.testing.assert_allclose(plan.effective_weights, amounts / amounts.sum())
 
 
@@ -292,7 +292,7 @@ def test_clients_that_never_arrive_have_no_part_in_what_memory_optimises() -> No
     profiles, cohort = records()
     rates = profiles.failure_rates.copy()
     rates[2] = 1.0
-    profiles = Profiles(
+    profiles = made_profiles(
         weights=profiles.weights, num_steps=profiles.num_steps, failure_rates=rates, accumulation=profiles.accumulation
     )
     for aggregator in (LastKnownUpdates("paper"), MemorizedMean(), StaleMixture(), ControlVariates()):

@@ -7,11 +7,11 @@ import torch
 from fl_lightning.aggregators import LastKnownUpdates, MemorizedMean
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.diagnosis.dry_run import GivenConditions
-from fl_lightning.planning import Planner
 from fl_lightning.samplers import Importance
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import Conditions, Updates
+from made import made_planner
 
 M, ROUNDS = 4, 3000
 BUSY = Conditions(
@@ -24,7 +24,7 @@ IDLE = Conditions(np.array([2, 4, 4, 4]), np.array([0.0, 0.1, 0.1, 0.1]))
 def test_reported_and_applied_work_agree(make):
     """Clients send A times their unit vector, so the sum of the directions shows what was applied of each."""
     aggregator, channel = make(), ChannelFailures()
-    planner = Planner(
+    planner = made_planner(
         schedule=GivenConditions([BUSY, IDLE]),
         sampling=SamplerSelection(Importance(), 4),
         aggregator=aggregator,

@@ -120,7 +120,7 @@ def accuracy(aggregator, attack):
         uploads=[] if attack is None else [attack],
         schedule=HeterogeneitySchedule(num_steps=5, failure_rates=0.1),
     )
-    loop.sampling.clients_per_round = 15
+    loop.algorithm.sampling.clients_per_round = 15
     history = loop.run(linear_module(), TensorFederation(made.train, made.test, mixed)).history
     return float(np.mean(history.column("test_accuracy")[-5:]))
 

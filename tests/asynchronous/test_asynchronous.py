@@ -1,5 +1,7 @@
 """Asynchronous algorithms: event by event, the objective they are predicted to optimise, and resuming."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,10 @@ from test_omega_table import SYSTEMS, TOLERANCE
 
 from fl_lightning.asynchronous import ArrivalRates, AsynchronousSelection, StaleMean
 from fl_lightning.callbacks import ChannelFailures, ComputationTime
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance
 from fl_lightning.system import Clock, OnOff, Share
-from fl_lightning.types import Profiles, Updates
+from fl_lightning.types import Updates
+from made import made_profiles
 from systems import gaussian_federation, linear_module, made_plan, small_loop
 
 ROUNDS, SEED = 900, 0
@@ -24,7 +26,7 @@ def seconds_of(system, steps, copies):
 def profiles_of(system, num_rounds, copies, seed):
     weights = np.tile(system.weights / copies, copies)
     for steps, rates in zip(*system.conditions(num_rounds, copies, seed), strict=True):
-        yield Profiles(
+        yield made_profiles(
             weights=weights,
             num_steps=steps,
             failure_rates=rates,
@@ -47,13 +49,14 @@ def measured(system, sampler, aggregator, copies):
     for index, profiles in enumerate(profiles_of(system, ROUNDS, copies, SEED), start=1):
         steps = selection.arrange(profiles, index, SEED)
         gains = torch.from_numpy(system.gain(steps))
-        profiles = Profiles(**(vars(profiles) | {"num_steps": steps, "accumulation": steps.astype(float)}))
+        conditions = replace(profiles.conditions, num_steps=steps)
+        profiles = replace(profiles, conditions=conditions, accumulation=steps.astype(float))
         cohort = selection.configure_cohort(selection.expected_cohort(profiles), np.random.default_rng(0))
         coefficients = aggregator.coefficients(profiles, cohort)
         plan = made_plan(index, profiles, cohort, coefficients, system.learning_rate, 4.0 if index <= burn_in else 1.0)
         delivered = channel.configure_delivery(plan, SEED)
-        clients = aggregator.trains(plan, delivered)
-        starts = torch.stack([aggregator.start(int(m), model) for m in clients]) if len(clients) else model[None][:0]
+        clients, handout = aggregator.trains(plan, delivered), aggregator.handout(plan)
+        starts = torch.stack([handout.start(int(m), model) for m in clients]) if len(clients) else model[None][:0]
         rows = torch.from_numpy(clients)
         updates = Updates(
             clients=clients,
@@ -115,7 +118,7 @@ def test_a_discount_of_old_uploads_shifts_the_objective_as_reported(mixing):
 
 def flat(seconds):
     num = len(seconds)
-    return Profiles(
+    return made_profiles(
         weights=np.full(num, 1 / num),
         num_steps=np.arange(1, num + 1),
         failure_rates=np.zeros(num),
@@ -154,7 +157,7 @@ def play(rounds, resume=None, sampler=None, **settings):
 def test_a_resumed_run_is_the_same(sampler):
     whole, rows = play(12, sampler=sampler())
     part, _ = play(5, sampler=sampler())
-    resumed, rest = play(12, snapshot(part), sampler=sampler())
+    resumed, rest = play(12, part.state_dict(), sampler=sampler())
     assert torch.equal(resumed.state.weights, whole.state.weights)
     times = [[r.metrics["synchronous_time"] for r in results] for results in (rows, rest)]
     assert times[0][5:] == times[1]
@@ -164,7 +167,7 @@ def test_a_second_run_starts_anew():
     loop, first = play(6)
     again = list(loop.iterate(linear_module(), gaussian_federation()))
     assert [r.metrics["synchronous_time"] for r in again] == [r.metrics["synchronous_time"] for r in first]
-    assert loop.sampling.now == first[-1].metrics["synchronous_time"]
+    assert loop.algorithm.sampling.now == first[-1].metrics["synchronous_time"]
 
 
 def test_costs_are_those_of_the_jobs_that_ended():

@@ -16,7 +16,8 @@ from fl_lightning.callbacks import (
     TraceChannel,
 )
 from fl_lightning.callbacks.channels.radio import rayleigh_outage
-from fl_lightning.types import Cohort, Profiles, RoundPlan
+from fl_lightning.types import Cohort, RoundPlan
+from made import made_profiles
 from systems import gaussian_federation, linear_module, made_plan, small_loop
 
 
@@ -24,7 +25,7 @@ def plan_of(rates, counts=None, index: int = 1) -> RoundPlan:
     rates = np.asarray(rates, dtype=float)
     ones = np.ones(len(rates))
     counts = ones.astype(np.int64) if counts is None else np.asarray(counts)
-    profiles = Profiles(
+    profiles = made_profiles(
         weights=ones / len(rates), num_steps=ones.astype(np.int64), failure_rates=rates, accumulation=ones
     )
     return made_plan(

@@ -16,12 +16,11 @@ from fl_lightning.aggregators import (
 )
 from fl_lightning.callbacks import Observed, ObservedConditions, SamplerSelection
 from fl_lightning.engine import Engine
-from fl_lightning.loop.snapshot import snapshot
-from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware, Importance, NormProportional
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import RoundResult, Updates
+from made import made_planner
 from systems import gaussian_federation, linear_module, small_loop
 
 # The six clients of the specification.
@@ -30,8 +29,8 @@ STEPS = np.array([1, 3, 5, 10, 20, 30])
 FAILURES = np.array([0.45, 0.4, 0.3, 0.2, 0.1, 0.0])
 
 
-def made_planner(schedule, sampler, aggregator):
-    return Planner(
+def observing_planner(schedule, sampler, aggregator):
+    return made_planner(
         schedule=schedule,
         sampling=SamplerSelection(sampler, 12),
         aggregator=aggregator,
@@ -62,7 +61,7 @@ def result_of(plan, arrived):
 )
 def test_estimates_make_the_objective_the_wanted_one(sampler, aggregator):
     schedule = ObservedConditions()
-    planner = made_planner(schedule, sampler(), aggregator())
+    planner = observing_planner(schedule, sampler(), aggregator())
     planner.start()
     links, draws, index = np.random.default_rng(0), np.zeros(6), 0
     while draws.min() < 500:
@@ -80,7 +79,7 @@ def test_estimates_make_the_objective_the_wanted_one(sampler, aggregator):
 
 def test_what_is_not_known_costs():
     """The same, planned with the prior alone, misses the objective by far."""
-    planner = made_planner(ObservedConditions(), HeterogeneityAware(), AnonymousMean())
+    planner = observing_planner(ObservedConditions(), HeterogeneityAware(), AnonymousMean())
     plan = planner.plan(1)
     contribution = plan.cohort.probabilities * (1 - FAILURES) * plan.coefficients * STEPS
     assert np.abs(contribution / contribution.sum() - WEIGHTS).sum() > 0.5
@@ -88,7 +87,7 @@ def test_what_is_not_known_costs():
 
 def test_the_posterior_mean_by_hand():
     schedule = ObservedConditions(num_steps=4, failure_rate=0.2, prior_draws=5.0)
-    planner = made_planner(schedule, Importance(), AnonymousMean())
+    planner = observing_planner(schedule, Importance(), AnonymousMean())
     first = planner.conditions(1)
     assert first.num_steps.tolist() == [4] * 6
     np.testing.assert_allclose(first.failure_rates, 0.2)
@@ -103,7 +102,7 @@ def test_the_posterior_mean_by_hand():
 def test_decay_follows_a_link_that_changes():
     slow, quick = ObservedConditions(), ObservedConditions(decay=0.9)
     for schedule in (slow, quick):
-        planner = made_planner(schedule, Importance(), AnonymousMean())
+        planner = observing_planner(schedule, Importance(), AnonymousMean())
         plan = planner.plan(1)
         everybody = replace(plan, cohort=replace(plan.cohort, counts=np.ones(6, dtype=np.int64)))
         for round_index in range(60):
@@ -127,10 +126,12 @@ class OwnSteps(Engine):
 
     asked = 0
 
-    def train(self, state, clients, work):
+    is_elsewhere = True
+
+    def work(self, state, clients, work):
         steps = np.array([2, 4, 6, 2, 4, 6])
         OwnSteps.asked += len(clients)
-        return super().train(state, clients[clients != 1], replace(work, num_steps=steps))
+        return super().work(state, clients[clients != 1], replace(work, num_steps=steps))
 
 
 def observed_loop(**settings):
@@ -169,7 +170,7 @@ def test_what_was_observed_is_resumed():
     half = observed_loop(rounds=6)
     for result in half.iterate(linear_module(), gaussian_federation()):
         if result.plan.index == 3:
-            saved = snapshot(half)
+            saved = half.state_dict()
             break
     resumed = observed_loop(rounds=6)
     resumed.run(linear_module(), gaussian_federation(), saved)

@@ -31,26 +31,29 @@ def test_a_preset_has_the_parts_of_the_config(name):
     wanted = parts.algorithm(merged, [])
     made = algorithm(name)
     for key in parts.ALGORITHM:
-        assert described(made[key]) == described(getattr(wanted, key))
+        assert described(getattr(made, key)) == described(getattr(wanted, key))
 
 
 def test_each_call_makes_new_parts():
     first, second = algorithm("scaffold"), algorithm("scaffold")
-    assert all(first[key] is not second[key] for key in first if first[key] is not None)
-    assert first["sampling"].sampler is not second["sampling"].sampler
+    parts_of = [
+        [getattr(made, key) for key in ("sampling", "aggregator", "solver", "uploads")] for made in (first, second)
+    ]
+    assert all(one is not other for one, other in zip(*parts_of, strict=True))
+    assert first.sampling.sampler is not second.sampling.sampler
 
 
 def test_settings_replace_those_of_the_file():
     made = fl_lightning.algorithm("fedprox", clients_per_round=4, settings={"solver.proximal": 0.25})
-    assert (made["sampling"].clients_per_round, made["solver"].proximal) == (4, 0.25)
+    assert (made.sampling.clients_per_round, made.solver.proximal) == (4, 0.25)
     deep = algorithm("fedacs", settings={"sampling.sampler.knowledge": "estimated"})
-    assert deep["sampling"].sampler.knowledge == "estimated"
+    assert deep.sampling.sampler.knowledge == "estimated"
 
     class Mine(Sampler):
         pass
 
     mine = Mine()
-    assert algorithm("fedavg", settings={"sampling.sampler": mine})["sampling"].sampler is mine
+    assert algorithm("fedavg", settings={"sampling.sampler": mine}).sampling.sampler is mine
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning.data import IID, DatasetFederation, Digits, Dirichlet, OneClassPerClient
 from fl_lightning.data.given import as_federation
-from fl_lightning.loop import FederatedLoop
+from made import made_loop
 from systems import gaussian_federation, linear_module
 
 WHOLE = gaussian_federation()
@@ -26,7 +26,7 @@ class Points(LightningDataModule):
 
 
 def run(data, **arguments):
-    return FederatedLoop(rounds=3, lr=0.1, batch_size=4).run(linear_module(), data, **arguments)
+    return made_loop(rounds=3, lr=0.1, batch_size=4).run(linear_module(), data, **arguments)
 
 
 def test_a_list_of_data_sets_is_a_federation():

@@ -16,6 +16,7 @@ from fl_lightning.planning import Planner
 from fl_lightning.samplers import ClusteredBySimilarity, HeterogeneityAware, Sampler, Uniform
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
+from made import made_planner
 from systems import PAPER_GROUPS, gaussian_federation, linear_module, small_loop
 
 CLIENTS = 40
@@ -169,7 +170,7 @@ def test_a_failure_belongs_to_whoever_asks():
 
 def test_the_next_round_is_known_where_nothing_is_learned():
     def planner(sampler: Sampler) -> Planner:
-        return Planner(
+        return made_planner(
             schedule=HeterogeneitySchedule(groups=PAPER_GROUPS),
             sampling=SamplerSelection(sampler, 6),
             aggregator=AnonymousMean(),

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from fl_lightning.data import Quadratic, QuadraticFederation
-from fl_lightning.types import Cohort, Profiles
+from fl_lightning.types import Cohort
+from made import made_profiles
 from systems import made_plan
 
 WEIGHTS = np.array([0.5, 0.3, 0.2])
@@ -12,7 +13,9 @@ FAILURES = np.array([0.5, 0.25, 0.0])
 
 
 def plan(probabilities):
-    profiles = Profiles(weights=WEIGHTS, num_steps=STEPS, failure_rates=FAILURES, accumulation=STEPS.astype(np.float64))
+    profiles = made_profiles(
+        weights=WEIGHTS, num_steps=STEPS, failure_rates=FAILURES, accumulation=STEPS.astype(np.float64)
+    )
     cohort = Cohort(probabilities=probabilities, coefficients=np.ones(3), counts=np.array([1, 1, 0]), num_draws=2)
     return made_plan(1, profiles, cohort, np.ones(3), 0.001)
 

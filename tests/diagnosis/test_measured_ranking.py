@@ -26,8 +26,8 @@ def test_the_recommended_algorithm_is_first_at_equal_local_steps(reading):
     assert len(measured) >= 3, "a ranking needs algorithms"
     data, classes, _ = reading.split("_")
     merged = configs.compose([f"{data}.yaml"])
-    system, _, _ = diagnose.system_of_config(merged, ["--data.partition.assignment", classes], [])
-    found, _ = diagnose.diagnoses(merged, system, sorted(measured), [], [])
+    planner, _, _ = diagnose.planner_of_config(merged, ["--data.partition.assignment", classes], [])
+    found, _ = diagnose.diagnoses(merged, planner, sorted(measured), [], [])
     choice = recommend(found, share=0.2)
     forecast = [each.name for each in choice.consistent]
     assert choice.name == max(measured, key=measured.__getitem__)

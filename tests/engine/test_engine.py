@@ -14,11 +14,12 @@ from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule
 from fl_lightning.data.federation import DatasetFederation, TensorFederation
 from fl_lightning.data.quadratic import QuadraticFederation
 from fl_lightning.engine import Engine
-from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import FederatedModule, QuadraticModule
 from fl_lightning.networks import CifarCNN, CinicCNN, DigitsNet, MnistCNN
+from fl_lightning.parts.protocols import Handout
 from fl_lightning.samplers import FullParticipation, Importance
 from fl_lightning.solvers import SGD, TorchOptimizer
+from made import made_loop, made_work
 
 _CLIENTS = 7
 
@@ -67,7 +68,7 @@ def unequal(shape: tuple[int, ...]) -> TensorFederation:
 
 
 def run(module, federation, engine, solver=None, aggregator=None, rounds=3, channel_losses=0.3, sampler=None, **loop):
-    federated = FederatedLoop(
+    federated = made_loop(
         rounds=rounds,
         lr=0.05,
         schedule=HeterogeneitySchedule(groups=[Group(1.0, (1, 5), channel_losses)]),
@@ -137,11 +138,11 @@ def test_a_torch_optimizer_gives_the_weights_of_the_reference(mode):
 class ShiftedStarts(AnonymousMean):
     """Gives clients starts and gradient shifts of their own."""
 
-    def start(self, client, weights):
-        return weights if client % 2 else weights * (1 + 0.01 * client)
+    def handout(self, plan):
+        def start(client, weights):
+            return weights if client % 2 else weights * (1 + 0.01 * client)
 
-    def gradient_shift(self, client):
-        return None if client == 3 else torch.full((4810,), 0.001 * client)
+        return Handout(start=start, gradient_shift=lambda m: None if m == 3 else torch.full((4810,), 0.001 * m))
 
 
 @pytest.mark.parametrize("mode", ["stacked", "threads"])
@@ -180,10 +181,10 @@ def test_elision_and_order_change_no_bit(network, mode):
 def test_who_is_trained_together_changes_no_bit(mode):
     federation = images((1, 8, 8), [8] * 40)
     _, loop = run(made(DigitsNet), federation, fast(mode), rounds=1)
-    work = loop._work(2, np.arange(40) % 6 + 1, 0.1)
-    whole = loop.engine.train(loop.state, np.arange(40), work)
+    work = made_work(2, np.arange(40) % 6 + 1, 0.1)
+    whole = loop.engine.work(loop.state, np.arange(40), work)
     for clients in (np.array([5]), np.array([0, 39]), np.arange(3, 20), np.arange(1, 40, 2)):
-        part = loop.engine.train(loop.state, clients, work)
+        part = loop.engine.work(loop.state, clients, work)
         assert torch.equal(part.deltas, whole.deltas[torch.from_numpy(clients)])
         assert np.array_equal(part.losses, whole.losses[clients])
 
@@ -280,9 +281,9 @@ def test_counters_start_anew_for_each_client():
     one, loop = run(Running(), federation, Engine("threads", threads=2))
     other, _ = run(Running(), federation, Engine("sequential"))
     assert torch.allclose(one.buffers, other.buffers, rtol=1e-4, atol=1e-5)
-    work = loop._work(4, np.full(_CLIENTS, 3), 0.1)
-    both = loop.engine.train(loop.state, np.array([1, 2]), work)
-    assert torch.equal(both.buffers[1], loop.engine.train(loop.state, np.array([2]), work).buffers[0])
+    work = made_work(4, np.full(_CLIENTS, 3), 0.1)
+    both = loop.engine.work(loop.state, np.array([1, 2]), work)
+    assert torch.equal(both.buffers[1], loop.engine.work(loop.state, np.array([2]), work).buffers[0])
 
 
 def test_evaluation_does_not_depend_on_layout_or_batch():

@@ -15,11 +15,11 @@ from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule
 from fl_lightning.data.federation import DatasetFederation, TensorFederation
 from fl_lightning.engine import Engine
 from fl_lightning.engine.hooks import all_hooks, uncalled_hooks
-from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import FederatedModule
 from fl_lightning.samplers import FullParticipation
 from fl_lightning.server.averaging import NoAverage
 from fl_lightning.solvers import SGD, ModuleOptimizer
+from made import made_loop
 
 STEPS, EXAMPLES = 4, 24
 # What a Trainer calls around its fit and what has no meaning without it.
@@ -84,7 +84,7 @@ def federation(num_clients=1, test_size=12):
 
 
 def run(module, data=None, rounds=1, engine=None, **settings):
-    loop = FederatedLoop(
+    loop = made_loop(
         averaging=NoAverage(),  # a second evaluation would count twice
         rounds=rounds,
         schedule=HeterogeneitySchedule(groups=[Group(1.0, STEPS, 0.0)]),

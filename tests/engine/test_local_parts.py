@@ -1,6 +1,7 @@
 """Parameters that stay at the clients."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,9 +29,11 @@ from fl_lightning.aggregators import (
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.engine import Engine
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.module import FederatedModule
+from fl_lightning.parts.protocols import PLAIN
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.samplers import FullParticipation, Importance, NormProportional
+from made import made_work
 from systems import gaussian_federation, small_loop
 
 CLIENTS = 6
@@ -91,7 +94,7 @@ def test_local_values_differ_by_client_and_the_global_ones_stay():
         assert torch.equal(values(mine, "first"), values(state, "first"))
         assert not torch.allclose(values(mine, "head"), values(state, "head"))
     assert not torch.allclose(values(own[0], "head"), values(own[1], "head"))
-    assert federated.local_parts.num_local == 15
+    assert federated.local_parts.num_kept == (15, 0)
 
 
 @pytest.mark.parametrize("mode", ["sequential", "threads", "stacked"])
@@ -129,14 +132,11 @@ def test_a_client_goes_on_from_its_own_values():
     federated = loop(NORM, rounds=1, sampler=FullParticipation())
     federated.run(module(), gaussian_federation())
     own = federated.local_parts.personalised(1, federated.state)
-    work = federated._work(2, np.full(CLIENTS, 3), 0.05)
-    assert torch.equal(work.start(1, federated.state.weights), own.weights)
-    updates = federated.engine.train(federated.state, np.array([1]), work)
-    alone = federated.engine.train(
-        own,
-        np.array([1]),
-        loop([])._work(2, np.full(CLIENTS, 3), 0.05),
-    )
+    handout = federated.local_parts.added_to(PLAIN)
+    assert torch.equal(handout.start(1, federated.state.weights), own.weights)
+    steps, one = np.full(CLIENTS, 3), np.array([1])
+    updates = federated.engine.work(federated.state, one, made_work(2, steps, 0.05, handout))
+    alone = federated.engine.work(own, one, made_work(2, steps, 0.05))
     assert torch.equal(updates.deltas, alone.deltas)
     assert torch.equal(updates.buffers, alone.buffers)
 
@@ -160,7 +160,8 @@ class Silence(ChannelFailures):
 def test_what_is_trained_for_oneself_survives_a_lost_upload():
     made = module()
     federated = loop(HEAD, rounds=1)
-    federated.channel = federated.callbacks[2] = Silence()
+    silent = federated.callbacks[2] = Silence()
+    federated.system = replace(federated.system, channel=silent)
     before = nn.utils.parameters_to_vector(made.parameters()).detach().clone()
     results = list(federated.iterate(made, gaussian_federation()))
     drawn = results[0].plan.cohort.clients
@@ -178,6 +179,8 @@ def test_the_memory_has_rows_of_those_who_trained_alone():
 
 
 class Recording(AnonymousMean):
+    traits = AggregatorTraits()
+
     def direction(self, updates, delivered, plan):
         self.seen = updates
         return super().direction(updates, delivered, plan)
@@ -207,11 +210,11 @@ def test_not_finite_values_are_not_kept():
     federated = loop(HEAD, rounds=1, sampler=FullParticipation())
     federated.run(module(), gaussian_federation())
     before = dict(federated.local_parts.weights)
-    work = federated._work(2, np.full(CLIENTS, 2), 0.05)
-    clients = np.arange(CLIENTS)
-    updates = federated.engine.train(federated.state, clients, work)
+    plan, clients = federated.planner.plan(2), np.arange(CLIENTS)
+    handout = federated.local_parts.added_to(PLAIN)
+    updates = federated.engine.train(federated.state, plan, clients, handout)
     updates.deltas[3, 40] = float("nan")
-    kept = federated.local_parts.keep(updates, clients, clients, federated.state, work)
+    kept = federated.local_parts.keep(updates, clients, federated.state, plan, handout)
     assert federated.local_parts.weights[3] is before[3]
     assert federated.local_parts.weights[2] is not before[2]
     assert bool(torch.isnan(kept.deltas[3]).any())  # so that it is rejected
@@ -226,7 +229,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(patterns):
         if result.plan.index == 2:
             break
     file = io.BytesIO()
-    torch.save(snapshot(first), file)
+    torch.save(first.state_dict(), file)
     file.seek(0)
     second = loop(patterns, rounds=4, failures=0.3)
     second.run(module(), gaussian_federation(), torch.load(file, weights_only=True))
@@ -248,7 +251,7 @@ def test_what_fits_nothing_is_refused():
     with pytest.raises(ValueError, match="client=6 must be in"):
         federated.load_client(6)
     with pytest.raises(ValueError, match="local_parameters="):
-        loop(NORM, rounds=2).run(module(), gaussian_federation(), snapshot(federated))
+        loop(NORM, rounds=2).run(module(), gaussian_federation(), federated.state_dict())
 
 
 def test_personalised_models_are_evaluated():

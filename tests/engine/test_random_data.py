@@ -11,8 +11,8 @@ from torch.utils.data import Dataset, default_collate
 
 from fl_lightning.data.federation import DatasetFederation
 from fl_lightning.engine import Engine
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.module import FederatedModule
+from made import made_work
 from systems import gaussian_federation, linear_module, small_loop
 
 NOISES = {
@@ -81,12 +81,12 @@ def test_repeat_resume_and_order_are_exact(case, caplog):
     assert torch.equal(whole.state.weights, again.state.weights)
     assert metrics == repeated
     half, _ = played(rounds=2)
-    resumed, later = played(resume_from=snapshot(half))
+    resumed, later = played(resume_from=half.state_dict())
     assert torch.equal(whole.state.weights, resumed.state.weights)
     assert later == metrics[2:]
-    work = whole._work(9, np.full(6, 3), 0.1)
-    both = whole.engine.train(whole.state, np.array([1, 4]), work)
-    assert torch.equal(both.deltas[1], whole.engine.train(whole.state, np.array([4]), work).deltas[0])
+    work = made_work(9, np.full(6, 3), 0.1)
+    both = whole.engine.work(whole.state, np.array([1, 4]), work)
+    assert torch.equal(both.deltas[1], whole.engine.work(whole.state, np.array([4]), work).deltas[0])
     assert torch.equal(
         whole.engine.gradients(whole.state, np.array([1, 4]), 9)[1],
         whole.engine.gradients(whole.state, np.array([4]), 9)[0],
@@ -102,7 +102,7 @@ def test_noise_differs_between_clients_and_rounds():
     loop.run(Noisy(lambda: drawn.append(random.random()) or drawn[-1]), gaussian_federation())
     drawn.clear()
     for index in (8, 9):
-        loop.engine.train(loop.state, np.array([1, 4]), loop._work(index, np.full(6, 3), 0.1))
+        loop.engine.work(loop.state, np.array([1, 4]), made_work(index, np.full(6, 3), 0.1))
     assert len(set(drawn)) == len(drawn) == 12
 
 

@@ -11,9 +11,9 @@ from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning.engine import Engine
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.module import FederatedModule
 from fl_lightning.runs.storage import encode, read_checkpoint, write_checkpoint
+from made import made_work
 from systems import gaussian_federation, small_loop
 
 
@@ -68,9 +68,9 @@ def test_a_buffer_updated_by_assignment_is_one_updated_in_place(mode, caplog):
 def test_assigned_buffers_do_not_leak_between_clients():
     loop = small_loop(engine=Engine("threads", threads=2))
     loop.run(Assigned(), gaussian_federation())
-    work = loop._work(9, np.full(6, 3), 0.1)
-    both = loop.engine.train(loop.state, np.array([1, 4]), work)
-    alone = loop.engine.train(loop.state, np.array([4]), work)
+    work = made_work(9, np.full(6, 3), 0.1)
+    both = loop.engine.work(loop.state, np.array([1, 4]), work)
+    alone = loop.engine.work(loop.state, np.array([4]), work)
     assert torch.equal(both.buffers[1], alone.buffers[0])
     assert torch.equal(both.deltas[1], alone.deltas[0])
     assert loop.engine.evaluate(loop.state) is not None
@@ -327,7 +327,7 @@ def test_the_hooks_of_checkpoints_make_resume_exact(kind, exact, caplog, tmp_pat
     whole = small_loop(rounds=4).run(kind(), gaussian_federation())
     half = small_loop(rounds=2)
     half.run(kind(), gaussian_federation())
-    write_checkpoint(tmp_path / "half.ckpt", {"loop": snapshot(half)})
+    write_checkpoint(tmp_path / "half.ckpt", {"loop": half.state_dict()})
     resumed = small_loop(rounds=4).run(
         kind(), gaussian_federation(), resume_from=read_checkpoint(tmp_path / "half.ckpt")["loop"]
     )
@@ -343,11 +343,11 @@ def test_what_a_checkpoint_cannot_hold_is_refused():
     loop = small_loop(rounds=1)
     loop.run(Wrong(), gaussian_federation())
     with pytest.raises(ValueError, match=r"Wrong.on_save_checkpoint .*'rng'.*Generator"):
-        snapshot(loop)
+        loop.state_dict()
 
 
 def test_a_module_without_hooks_adds_nothing_to_a_checkpoint():
     loop = small_loop(rounds=1)
     loop.run(Linear(), gaussian_federation())
-    assert "module" not in snapshot(loop)
-    assert encode(snapshot(loop))
+    assert "module" not in loop.state_dict()
+    assert encode(loop.state_dict())

@@ -4,17 +4,19 @@ import numpy as np
 import pytest
 
 from fl_lightning import theory
-from fl_lightning.aggregators import AnonymousMean, CommunicationAware
+from fl_lightning.aggregators import CommunicationAware
+from fl_lightning.algorithms import System
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.callbacks.schedule import Group, Ramp
 from fl_lightning.data import Quadratic
-from fl_lightning.diagnosis.dry_run import Algorithm
-from fl_lightning.figures.simulation import Variant, predict, simulate
+from fl_lightning.figures.simulation import predict, simulate
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import QuadraticModule
+from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware, Importance, Systematic
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
+from made import made_planner
 
 STATIC = HeterogeneitySchedule(num_steps=Ramp(1, 30), failure_rates=Ramp(0.01, 0.3))
 DYNAMIC = HeterogeneitySchedule(groups=[Group(0.5, (1, 10), (0.2, 0.4)), Group(0.5, (20, 30), (0.0, 0.2))])
@@ -22,9 +24,16 @@ W = np.full(30, 1 / 30)
 
 
 def variant(sampler=None, solver=None, schedule=STATIC, calibration=None, aggregator=None, drawing=None, lr=0.001):
-    parts = (aggregator or AnonymousMean(), solver or SGD(), calibration or Calibration())
-    sampling = SamplerSelection(sampler or Importance(), 15, drawing)
-    return Variant("x", Algorithm(sampling, *parts), schedule, ChannelFailures(), lr)
+    return made_planner(
+        sampling=SamplerSelection(sampler or Importance(), 15, drawing),
+        aggregator=aggregator,
+        solver=solver,
+        calibration=calibration,
+        schedule=schedule,
+        channel=ChannelFailures(),
+        weights=W,
+        learning_rate=lr,
+    )
 
 
 class Path:
@@ -35,21 +44,16 @@ class Path:
         self.points.append(loop.state.weights.numpy().astype(np.float64))
 
 
-def played_by_the_loop(made: Variant, seed: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+def played_by_the_loop(made: Planner, seed: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Distances of the model and of its running average, by real training."""
-    path, parts = Path(), made.algorithm
+    path = Path()
     federation = Quadratic().load(seed)
     loop = FederatedLoop(
+        made.algorithm,
+        System(schedule=made.system.schedule, channel=made.system.channel, weights="uniform"),
         rounds=rounds,
-        lr=made.lr,
-        schedule=made.schedule,
-        sampling=parts.sampling,
-        channel=made.channel,
-        solver=parts.solver,
-        aggregator=parts.aggregator,
-        calibration=parts.calibration,
+        lr=made.learning_rate,
         batch_size=1,
-        weights="uniform",
         callbacks=[path],
         seed=seed,
     )
@@ -74,7 +78,7 @@ def played_by_the_loop(made: Variant, seed: int, rounds: int) -> tuple[np.ndarra
 )
 def test_the_simulation_is_the_loop_round_by_round(settings):
     made, seed, rounds = variant(**settings), 3, 25
-    (curves,) = simulate([made], Quadratic().load(seed).targets[None], W, [seed], rounds, start=1.0)
+    (curves,) = simulate({"x": made}, Quadratic().load(seed).targets[None], [seed], rounds, start=1.0)
     distance, average = played_by_the_loop(made, seed, rounds)
     np.testing.assert_allclose(curves.distance[0], distance, atol=1e-5)
     np.testing.assert_allclose(curves.average[0], average, atol=1e-5)
@@ -85,10 +89,10 @@ def test_variants_and_seeds_played_together_are_those_played_alone():
     makes = [variant(), variant(solver=SGD(momentum=0.3)), variant(HeterogeneityAware())]
     seeds = [0, 5]
     targets = np.stack([Quadratic().load(seed).targets for seed in seeds])
-    together = simulate(makes, targets, W, seeds, 12)
+    together = simulate(dict(enumerate(makes)), targets, seeds, 12)
     for place, made in enumerate(makes):
         for row, seed in enumerate(seeds):
-            (alone,) = simulate([made], targets[row : row + 1], W, [seed], 12)
+            (alone,) = simulate({"x": made}, targets[row : row + 1], [seed], 12)
             np.testing.assert_allclose(together[place].distance[row], alone.distance[0], rtol=1e-12)
 
 
@@ -105,14 +109,14 @@ REFERENCE = {
 def test_predicted_bias_of_fedavg_is_the_reference(name):
     solver, expected = REFERENCE[name]
     targets = np.random.default_rng(0).standard_normal((400, 30, 10))
-    assert predict(variant(solver=solver), targets, W).bias.mean() == pytest.approx(expected, rel=0.02)
+    assert predict(variant(solver=solver), targets).bias.mean() == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize(("scope", "expected"), [("none", 0.0024), ("round", 0.0043)])
 def test_predicted_bias_of_fedacs_is_the_reference(scope, expected):
     targets = np.random.default_rng(0).standard_normal((400, 30, 10))
     made = variant(HeterogeneityAware(), calibration=Calibration(scope))
-    assert predict(made, targets, W).bias.mean() == pytest.approx(expected, abs=1e-4)
+    assert predict(made, targets).bias.mean() == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("schedule", [STATIC, DYNAMIC], ids=["static", "dynamic"])
@@ -121,9 +125,9 @@ def test_predicted_noise_is_that_of_the_simulation(schedule):
     seeds = list(range(16))
     targets = np.stack([Quadratic().load(seed).targets for seed in seeds])
     made = variant(HeterogeneityAware(), schedule=schedule, lr=0.01)
-    (curves,) = simulate([made], targets, W, seeds, 160)
+    (curves,) = simulate({"x": made}, targets, seeds, 160)
     measured = np.sqrt((curves.distance[:, 50:] ** 2).mean())
-    predicted = np.sqrt((predict(made, targets, W).distance ** 2).mean())
+    predicted = np.sqrt((predict(made, targets).distance ** 2).mean())
     assert measured == pytest.approx(predicted, rel=0.06)
 
 
@@ -132,8 +136,8 @@ def test_noise_floors_of_the_static_toy():
     for scope, floor in (("none", 0.0767), ("round", 0.1017)):
         made = variant(HeterogeneityAware(), calibration=Calibration(scope))
         # The reference is for one draw of the targets, and a mean instead of a root mean square.
-        assert predict(made, targets, W).distance.mean() == pytest.approx(floor, rel=0.1)
-    assert predict(variant(), targets, W).distance.mean() == pytest.approx(0.3, rel=0.15)
+        assert predict(made, targets).distance.mean() == pytest.approx(floor, rel=0.1)
+    assert predict(variant(), targets).distance.mean() == pytest.approx(0.3, rel=0.15)
 
 
 def test_codesign_removes_the_bias():
@@ -142,11 +146,11 @@ def test_codesign_removes_the_bias():
     fitted = HeterogeneitySchedule(num_steps=steps.tolist(), failure_rates=design.failure_rates.tolist())
     plain = HeterogeneitySchedule(num_steps=steps.tolist(), failure_rates=Ramp(0.01, 0.3))
     targets = np.random.default_rng(0).standard_normal((50, 30, 10))
-    bias = [predict(variant(schedule=each), targets, W).bias.mean() for each in (plain, fitted)]
+    bias = [predict(variant(schedule=each), targets).bias.mean() for each in (plain, fitted)]
     assert bias[0] > 0.05
     assert bias[1] < 0.001
 
 
 def test_other_solvers_are_refused():
     with pytest.raises(ValueError, match="simulated for SGD without weight decay"):
-        simulate([variant(solver=SGD(weight_decay=0.1))], np.zeros((1, 30, 10)), W, [0], 1)
+        simulate({"x": variant(solver=SGD(weight_decay=0.1))}, np.zeros((1, 30, 10)), [0], 1)

@@ -82,7 +82,7 @@ def test_lost_replies_are_recorded_and_replayed(algorithm, tmp_path):
         merged | {"run_dir": str(tmp_path / "replay")}, path=str(tmp_path / "deployed" / "deliveries.csv")
     )
     assert torch.equal(weights(replay), weights(run))
-    assert replay.loop.schedule.state_dict().keys() == run.loop.schedule.state_dict().keys()
+    assert replay.loop.system.schedule.state_dict().keys() == run.loop.system.schedule.state_dict().keys()
     known = [loop.planner.conditions(9) for loop in (run.loop, replay.loop)]
     np.testing.assert_array_equal(known[0].failure_rates, known[1].failure_rates)
     assert set(known[0].num_steps.tolist()) <= {3, 5}
@@ -209,4 +209,4 @@ def test_clients_evaluate_on_what_they_hold_out(tmp_path):
     last = results[3].client_metrics["test_accuracy"]
     assert np.flatnonzero(np.isnan(last)).tolist() == [3]
     assert results[3].metrics["client_accuracy_mean"] == pytest.approx(np.nanmean(last))
-    assert run.loop.uploads.steps[0].measured_factors().min() < 1  # some updates were clipped, by the server
+    assert run.loop.algorithm.uploads.steps[0].measured_factors().min() < 1  # some updates were clipped, by the server

@@ -12,7 +12,6 @@ from fl_lightning.aggregators.buffers import mixed_buffers
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data import DatasetFederation, Quadratic, TensorFederation
 from fl_lightning.engine.batches import batch_indices
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.module import FederatedModule, QuadraticModule
 from fl_lightning.planning import target_weights
 from fl_lightning.samplers import FullParticipation, HeterogeneityAware, Importance
@@ -74,7 +73,7 @@ def test_leaving_the_for_early_pauses_a_run_that_can_be_resumed():
     held = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
     assert torch.equal(held, loop.state.weights)
     other = small_loop()
-    other.run(linear_module(), gaussian_federation(), resume_from=snapshot(loop))
+    other.run(linear_module(), gaussian_federation(), resume_from=loop.state_dict())
     assert torch.equal(other.state.weights, whole.weights)
 
 

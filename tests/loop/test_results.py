@@ -10,18 +10,17 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from fl_lightning.callbacks import ComputationTime
-from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import History, RunRecord
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.runs.storage import read_checkpoint, write_checkpoint
 from fl_lightning.types import ModelState
+from made import made_loop
 from systems import gaussian_federation, linear_module
 
 MEASURED = ("wall_time", "training_seconds")
 
 
 def made(**settings):
-    return FederatedLoop(**({"rounds": 5, "lr": 0.1, "batch_size": 4} | settings))
+    return made_loop(**({"rounds": 5, "lr": 0.1, "batch_size": 4} | settings))
 
 
 class Regression(LightningModule):
@@ -73,7 +72,7 @@ def test_rows_and_best_model_survive_a_checkpoint(tmp_path):
     loop = made(callbacks=[ComputationTime()], **settings)
     for result in loop.iterate(linear_module(), gaussian_federation()):
         if result.plan.index == 3:
-            write_checkpoint(tmp_path / "it.ckpt", snapshot(loop))
+            write_checkpoint(tmp_path / "it.ckpt", loop.state_dict())
             break
     other = made(callbacks=[ComputationTime()], **settings)
     resumed = other.run(linear_module(), gaussian_federation(), read_checkpoint(tmp_path / "it.ckpt"))

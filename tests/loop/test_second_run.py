@@ -6,15 +6,14 @@ import torch
 from fl_lightning import algorithm
 from fl_lightning.callbacks import ComputationTime, HeterogeneitySchedule, StopAtTarget
 from fl_lightning.config import compose as configs
-from fl_lightning.loop import FederatedLoop
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.parts.memory import Remembers
+from made import made_loop
 from systems import PAPER_GROUPS, gaussian_federation, linear_module
 
 
 def made(parts, **settings):
     schedule = HeterogeneitySchedule(groups=PAPER_GROUPS)
-    return FederatedLoop(**({"rounds": 4, "lr": 0.05, "schedule": schedule, "batch_size": 4} | settings), **parts)
+    return made_loop(parts, **({"rounds": 4, "lr": 0.05, "schedule": schedule, "batch_size": 4} | settings))
 
 
 def run(loop, **arguments):
@@ -38,20 +37,20 @@ def test_parts_that_were_in_another_loop_start_anew_as_well(name):
 
 def test_callbacks_count_anew():
     times = ComputationTime()
-    loop = made({}, callbacks=[times])
+    loop = made(None, callbacks=[times])
     first = run(loop).history[-1]["local_steps"]
     assert run(loop).history[-1]["local_steps"] == times.local_steps == first
 
 
 def test_a_run_that_was_stopped_early_does_not_stop_the_next():
-    loop = made({}, callbacks=[StopAtTarget(0.0)])
+    loop = made(None, callbacks=[StopAtTarget(0.0)])
     assert len(run(loop).history) == 1
     loop.callbacks.pop()
     assert len(run(loop).history) == 4
 
 
 def test_a_pause_is_granted_once():
-    loop = made({})
+    loop = made(None)
     loop.interrupted = True
     assert len(run(loop).history) == 0
     assert len(run(loop).history) == 4
@@ -63,7 +62,7 @@ def test_a_run_that_resumes_keeps_what_was_learned():
     for result in loop.iterate(linear_module(), gaussian_federation()):
         if result.plan.index == 2:
             break
-    resumed = run(loop, resume_from=snapshot(loop))
+    resumed = run(loop, resume_from=loop.state_dict())
     assert torch.equal(resumed.weights, whole.weights)
     assert [row["round"] for row in resumed.history] == [1, 2, 3, 4]
 

@@ -13,14 +13,13 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from torch import nn
 
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, StopAtTarget
-from fl_lightning.loop import FederatedLoop
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.server.averaging import NoAverage
+from made import made_loop
 from systems import gaussian_federation, linear_module
 
 
 def run(callbacks=(), module=None, rounds=12, **settings):
-    loop = FederatedLoop(rounds=rounds, lr=0.05, batch_size=4, callbacks=callbacks, **settings)
+    loop = made_loop(rounds=rounds, lr=0.05, batch_size=4, callbacks=callbacks, **settings)
     return loop.run(module or linear_module(), gaussian_federation())
 
 
@@ -72,13 +71,13 @@ def test_early_stopping_looks_only_at_evaluated_rounds():
 def test_early_stopping_starts_anew_and_resumes():
     values = [0.1, 0.5, 0.4, 0.3, 0.2, 0.1]
     stopping = EarlyStopping("score", mode="max", patience=3)
-    loop = FederatedLoop(rounds=6, lr=0.05, monitor="score", averaging=NoAverage(), callbacks=[stopping])
+    loop = made_loop(rounds=6, lr=0.05, monitor="score", averaging=NoAverage(), callbacks=[stopping])
     assert len(loop.run(Scripted(values), gaussian_federation()).history) == 5
     assert len(loop.run(Scripted(values), gaussian_federation()).history) == 5
     for result in loop.iterate(Scripted(values), gaussian_federation()):
         if result.plan.index == 4:
             break
-    taken = snapshot(loop)
+    taken = loop.state_dict()
     assert stopping.wait_count == 2
     assert len(loop.run(Scripted(values[4:]), gaussian_federation(), taken).history) == 5
 
@@ -136,7 +135,7 @@ def test_a_callback_for_a_trainer_alone_is_refused_also_when_it_is_added_later()
         def on_train_epoch_end(self, trainer, pl_module):
             pass
 
-    loop = FederatedLoop(rounds=1, lr=0.1)
+    loop = made_loop(rounds=1, lr=0.1)
     loop.callbacks.append(Mine())
     with pytest.raises(ValueError, match="Mine would never be called"):
         loop.run(linear_module(), gaussian_federation())
@@ -188,9 +187,9 @@ def test_schedule_sampling_and_channel_may_stand_anywhere_among_the_callbacks():
             pass
 
     schedule = HeterogeneitySchedule(num_steps=2, failure_rates=0.0)
-    loop = FederatedLoop(rounds=1, lr=0.1, channel=ChannelFailures(), schedule=schedule)
+    loop = made_loop(rounds=1, lr=0.1, channel=ChannelFailures(), schedule=schedule)
     loop.callbacks.insert(0, First())
     loop.run(linear_module(), gaussian_federation())
-    assert set(snapshot(loop)["parts"]) - {"local_parts"} == {
+    assert set(loop.state_dict()["parts"]) - {"local_parts"} == {
         *("aggregator", "averaging", "calibration", "channel", "record", "sampling", "schedule", "spent", "uploads")
     }

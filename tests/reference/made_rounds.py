@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from fl_lightning.aggregators import Aggregator
-from fl_lightning.types import Cohort, Profiles, Updates
+from fl_lightning.types import Cohort, Updates
+from made import made_profiles
 from systems import made_plan
 
 M, D, K = 7, 4, 5
@@ -67,15 +68,16 @@ def trajectory(aggregator: Aggregator, rounds: list[MadeRound]) -> Iterator[np.n
 def played(aggregator: Aggregator, r: MadeRound, x: torch.Tensor) -> torch.Tensor:
     """Play one round and return the next model."""
     profiles, cohort = (
-        Profiles(weights=r.w, num_steps=r.T, failure_rates=r.q, accumulation=r.A),
+        made_profiles(weights=r.w, num_steps=r.T, failure_rates=r.q, accumulation=r.A),
         Cohort(probabilities=r.p, coefficients=r.c, counts=r.n, num_draws=K),
     )
     plan = made_plan(r.index, profiles, cohort, aggregator.coefficients(profiles, cohort), r.lr, r.scale)
     clients = aggregator.trains(plan, r.z)
+    handout = aggregator.handout(plan)
     deltas = torch.zeros((len(clients), D), dtype=x.dtype)
     for row, m in enumerate(clients.tolist()):
-        shift = aggregator.gradient_shift(m)
-        start = aggregator.start(m, x).numpy()
+        shift = handout.gradient_shift(m)
+        start = handout.start(m, x).numpy()
         deltas[row] = torch.from_numpy(r.delta(m, start, 0.0 if shift is None else shift.numpy()))
     updates = Updates(
         clients=clients,

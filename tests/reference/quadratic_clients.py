@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fl_lightning.aggregators import Aggregator, ServerOptimizer
+from fl_lightning.aggregators import Aggregator
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
+from fl_lightning.parts.protocols import PLAIN, Handout
 from fl_lightning.samplers import Sampler
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Profiles, RoundResult, Updates
 from fl_lightning.uploads import Uploads
+from made import made_profiles
 from systems import made_plan
 
 Formula = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -67,7 +69,9 @@ class System:
     def profiles(self, num_rounds: int, copies: int, seed: int) -> Iterator[Profiles]:
         weights = np.tile(self.weights / copies, copies)
         for steps, rates in zip(*self.conditions(num_rounds, copies, seed), strict=True):
-            yield Profiles(weights=weights, num_steps=steps, failure_rates=rates, accumulation=self.accumulation(steps))
+            yield made_profiles(
+                weights=weights, num_steps=steps, failure_rates=rates, accumulation=self.accumulation(steps)
+            )
 
 
 def _geometric_sum(num_steps: np.ndarray, decay: float) -> np.ndarray:
@@ -102,18 +106,13 @@ def _updates(clients: np.ndarray, deltas: torch.Tensor, num_steps: np.ndarray) -
     )
 
 
-def _gradients(
-    aggregator: Aggregator, clients: np.ndarray, weights: torch.Tensor, targets: torch.Tensor
-) -> torch.Tensor:
+def _gradients(handout: Handout, clients: np.ndarray, weights: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return x0 - e_m + s of each client that trains; asks for start and shift only where they are not the default."""
-    while isinstance(aggregator, ServerOptimizer):
-        aggregator = aggregator.aggregator
-    kind = type(aggregator)
     gradients = weights - targets[torch.from_numpy(clients)]
-    if kind.start is not Aggregator.start and len(clients):
-        gradients += torch.stack([aggregator.start(client, weights) for client in clients.tolist()]) - weights
-    if kind.gradient_shift is not Aggregator.gradient_shift and len(clients):
-        gradients += torch.stack([aggregator.gradient_shift(client) for client in clients.tolist()])
+    if handout.start is not PLAIN.start and len(clients):
+        gradients += torch.stack([handout.start(client, weights) for client in clients.tolist()]) - weights
+    if handout.gradient_shift is not PLAIN.gradient_shift and len(clients):
+        gradients += torch.stack([handout.gradient_shift(client) for client in clients.tolist()])
     return gradients
 
 
@@ -150,7 +149,9 @@ def measured_weights(
         plan = made_plan(index, profiles, cohort, coefficients, system.learning_rate, scale)
         delivered = channel.configure_delivery(plan, seed)
         clients = aggregator.trains(plan, delivered)
-        deltas = gains[torch.from_numpy(clients)][:, None] * _gradients(aggregator, clients, model, targets)
+        deltas = gains[torch.from_numpy(clients)][:, None] * _gradients(
+            aggregator.handout(plan), clients, model, targets
+        )
         updates = _updates(clients, deltas, profiles.num_steps)
         if index > burn_in or not held_back:  # what is held back is in units of steps, which are longer before
             updates = uploads(updates, plan, seed)

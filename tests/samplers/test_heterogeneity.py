@@ -8,6 +8,7 @@ from fl_lightning import theory
 from fl_lightning.callbacks import HeterogeneitySchedule, SamplerSelection
 from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance, Sampler, VarianceOptimal, WorkAware
 from fl_lightning.types import Cohort, Profiles, RoundResult, Updates
+from made import made_profiles
 from systems import PAPER_GROUPS, gaussian_federation, linear_module, made_plan, small_loop
 
 W = np.array([0.1, 0.2, 0.15, 0.25, 0.1, 0.2])
@@ -16,7 +17,7 @@ ETA, M, K = 2e-3, 6, 3
 
 def _profiles(weights, num_steps, failure_rates) -> Profiles:
     num_steps = np.asarray(num_steps, dtype=np.int64)
-    return Profiles(
+    return made_profiles(
         weights=np.asarray(weights, dtype=float),
         num_steps=num_steps,
         failure_rates=np.asarray(failure_rates),
@@ -133,4 +134,4 @@ def test_mean_knowledge_of_conditions_that_are_drawn_once_is_exact() -> None:
     conditions = schedule.configure_conditions(1, loop.planner.steps_per_epoch, loop.seed)
     profiles = _profiles(loop.client_weights, conditions.num_steps, conditions.failure_rates)
     expected = HeterogeneityAware().probabilities(profiles, K)
-    assert loop.sampling.sampler.probabilities(profiles, K) == pytest.approx(expected, rel=1e-12)
+    assert loop.algorithm.sampling.sampler.probabilities(profiles, K) == pytest.approx(expected, rel=1e-12)

@@ -12,20 +12,21 @@ from fl_lightning import samplers
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data import Digits
 from fl_lightning.data.partitions import IID
-from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import FederatedModule
 from fl_lightning.networks import DigitsNet
+from made import made_loop
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLER = '''\
 import numpy as np
 
-from fl_lightning.samplers import Sampler
+from fl_lightning.samplers import Sampler, SamplerTraits
 
 
 class Forgotten(Sampler):
-    """Draws clients in proportion to how long they have not been heard."""
+    """Draws clients in proportion to how long nothing arrived from them."""
 
+    traits = SamplerTraits(learns=True)
     silence = np.empty(0)
 
     def probabilities(self, profiles, num_draws):
@@ -62,12 +63,12 @@ def test_a_sampler_takes_less_than_twenty_lines_in_a_file_of_ones_own(tmp_path: 
 def test_shipped_samplers_learn_on_digits(path: str) -> None:
     """With clients alike every way of drawing must do; ten classes start at an accuracy of a tenth."""
     torch.manual_seed(0)
-    loop = FederatedLoop(
-        12,
-        0.1,
-        HeterogeneitySchedule(num_steps=8, failure_rates=0.2),
-        SamplerSelection(getattr(samplers, path)(), 4),
-        ChannelFailures(),
+    loop = made_loop(
+        rounds=12,
+        lr=0.1,
+        schedule=HeterogeneitySchedule(num_steps=8, failure_rates=0.2),
+        sampling=SamplerSelection(getattr(samplers, path)(), 4),
+        channel=ChannelFailures(),
         batch_size=16,
         evaluate_every=12,
     )

@@ -14,12 +14,12 @@ from fl_lightning import samplers
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data.quadratic import QuadraticFederation
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.module import QuadraticModule
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import Profiles
+from made import made_loop, made_profiles
 
 M, D, K, LR, SEED = 7, 5, 3, 0.05, 3
 TARGETS = np.random.default_rng(0).normal(size=(M, D)).astype(np.float32)
@@ -246,12 +246,12 @@ class Checker:
 
 
 def run(sampler: samplers.Sampler, *watchers, rounds: int = 20, resume_from=None, **settings) -> FederatedLoop:
-    loop = FederatedLoop(
-        rounds,
-        LR,
-        HeterogeneitySchedule(groups=[Group(1.0, (1, 6), (0.4, 0.85))]),
-        SamplerSelection(sampler, K),
-        ChannelFailures(),
+    loop = made_loop(
+        rounds=rounds,
+        lr=LR,
+        schedule=HeterogeneitySchedule(groups=[Group(1.0, (1, 6), (0.4, 0.85))]),
+        sampling=SamplerSelection(sampler, K),
+        channel=ChannelFailures(),
         weights=WEIGHTS.tolist(),
         evaluate_every=1000,
         callbacks=watchers,
@@ -320,7 +320,7 @@ def test_state_survives_a_file(name: str) -> None:
     unbroken, resumed = Recorder(), Recorder()
     run(make(), unbroken, rounds=12)
     file = io.BytesIO()
-    torch.save(snapshot(run(make(), rounds=6)), file)
+    torch.save(run(make(), rounds=6).state_dict(), file)
     file.seek(0)
     run(make(), resumed, rounds=12, resume_from=torch.load(file, weights_only=True))
     assert len(resumed.results) == 6
@@ -332,7 +332,7 @@ def test_state_survives_a_file(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_law_is_known_before_anybody_is_asked(name: str) -> None:
     num_steps = np.arange(1, M + 1)
-    profiles = Profiles(
+    profiles = made_profiles(
         weights=WEIGHTS, num_steps=num_steps, failure_rates=np.linspace(0, 0.5, M), accumulation=num_steps.astype(float)
     )
     cohort = SamplerSelection(CASES[name][0](), K).expected_cohort(profiles)
@@ -365,7 +365,7 @@ def test_hics_draws_as_often_as_it_says() -> None:
     run(sampler)
     num_steps = np.ones(M, dtype=np.int64)
     p = sampler.probabilities(
-        Profiles(weights=WEIGHTS, num_steps=num_steps, failure_rates=np.zeros(M), accumulation=np.ones(M)), K
+        made_profiles(weights=WEIGHTS, num_steps=num_steps, failure_rates=np.zeros(M), accumulation=np.ones(M)), K
     )
     rng = np.random.default_rng(0)
     counts = np.array([sampler.draw(p, K, rng) for _ in range(5000)])
@@ -375,7 +375,7 @@ def test_hics_draws_as_often_as_it_says() -> None:
 
 
 def test_selections_that_are_impossible_are_refused() -> None:
-    profiles = Profiles(
+    profiles = made_profiles(
         weights=np.array([0.5, 0.5, 0.0]),
         num_steps=np.ones(3, dtype=np.int64),
         failure_rates=np.zeros(3),

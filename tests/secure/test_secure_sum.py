@@ -151,7 +151,7 @@ def test_too_few_arrivals_leave_the_model_as_it_is():
             assert torch.equal(loop.state.weights, weights)
             kept += 1
         weights = loop.state.weights
-    assert kept == loop.aggregator.num_failed or kept == loop.aggregator.num_failed - 1
+    assert kept == loop.algorithm.aggregator.num_failed or kept == loop.algorithm.aggregator.num_failed - 1
     assert kept > 0
 
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.module import FederatedModule
 from fl_lightning.server.averaging import ExponentialAverage, NoAverage, TailAverage
 from fl_lightning.types import ModelState
@@ -45,13 +44,13 @@ def test_the_averaged_model_is_evaluated_beside_the_raw_one():
     assert results[-1].metrics["averaged_loss"] != results[-1].metrics["test_loss"]
     other = small_loop(rounds=5)
     states = [other.state.weights for _ in other.iterate(linear_module(), gaussian_federation())]
-    torch.testing.assert_close(loop.averaging.state.weights, torch.stack(states).mean(dim=0))
+    torch.testing.assert_close(loop.algorithm.averaging.state.weights, torch.stack(states).mean(dim=0))
 
 
 def test_nothing_is_averaged_where_nobody_wants_it():
     loop = small_loop(averaging=NoAverage())
     results = list(loop.iterate(linear_module(), gaussian_federation()))
-    assert loop.averaging.state is None
+    assert loop.algorithm.averaging.state is None
     assert not any(name.startswith("averaged") for name in results[-1].metrics)
 
 
@@ -65,10 +64,10 @@ def test_buffers_of_batchnorm_are_averaged_and_all_of_it_is_resumed():
     for result in first.iterate(made(), gaussian_federation()):
         if result.plan.index == 3:
             break
-    second.run(made(), gaussian_federation(), resume_from=snapshot(first))
-    assert len(whole.averaging.state.buffers) == 8
-    assert torch.equal(whole.averaging.state.buffers, second.averaging.state.buffers)
-    assert torch.equal(whole.averaging.state.weights, second.averaging.state.weights)
+    second.run(made(), gaussian_federation(), resume_from=first.state_dict())
+    assert len(whole.algorithm.averaging.state.buffers) == 8
+    assert torch.equal(whole.algorithm.averaging.state.buffers, second.algorithm.averaging.state.buffers)
+    assert torch.equal(whole.algorithm.averaging.state.weights, second.algorithm.averaging.state.weights)
 
 
 @pytest.mark.parametrize(

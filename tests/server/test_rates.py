@@ -7,16 +7,15 @@ import torch
 from fl_lightning import algorithm
 from fl_lightning.callbacks import HeterogeneitySchedule
 from fl_lightning.cli.main import main
-from fl_lightning.loop import FederatedLoop
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.server.rates import CosineRate, RateSchedule, StepRate, TorchRate
+from made import made_loop
 from systems import PAPER_GROUPS, gaussian_federation, linear_module
 
 
 def made(lr_schedule, name="fedacs", **settings):
     schedule = HeterogeneitySchedule(groups=PAPER_GROUPS)
     settings = {"rounds": 6, "lr": 0.05, "batch_size": 4} | settings
-    return FederatedLoop(schedule=schedule, lr_schedule=lr_schedule, **settings, **algorithm(name, 3))
+    return made_loop(algorithm(name, 3), schedule=schedule, lr_schedule=lr_schedule, **settings)
 
 
 def run(loop, **arguments):
@@ -45,7 +44,7 @@ def test_a_resumed_run_has_the_same_rates(schedule, name):
     for result in loop.iterate(linear_module(), gaussian_federation()):
         if result.plan.index == 3:
             break
-    resumed = run(made(schedule, name), resume_from=snapshot(loop))
+    resumed = run(made(schedule, name), resume_from=loop.state_dict())
     assert torch.equal(whole.weights, resumed.weights)
     assert whole.history.column("learning_rate") == resumed.history.column("learning_rate")
 

@@ -14,10 +14,10 @@ from fl_lightning.callbacks.recorder import read_metrics
 from fl_lightning.cli.main import main
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine import Engine
-from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import FederatedModule
 from fl_lightning.samplers import FullParticipation
 from fl_lightning.solvers import SGD, ModuleOptimizer, TorchOptimizer
+from made import made_loop
 
 T = np.arange(1, 31)
 STEPS = 6
@@ -58,7 +58,7 @@ def data(num_clients=1):
 
 
 def loop(rounds=1, lr=None, solver="module", num_steps=STEPS, **settings):
-    return FederatedLoop(
+    return made_loop(
         rounds=rounds,
         lr=lr,
         schedule=HeterogeneitySchedule(groups=[Group(1.0, num_steps, 0.0)]),

@@ -7,11 +7,12 @@ import pytest
 
 from fl_lightning import samplers
 from fl_lightning.callbacks import ChannelFailures, ComputationTime, HeterogeneitySchedule, SamplerSelection
-from fl_lightning.loop.snapshot import snapshot
+from fl_lightning.parts.bases import Channel
 from fl_lightning.samplers.selection import Selection
 from fl_lightning.server.budget import Budget
 from fl_lightning.system import AvailabilityTrace, Between, Clock, DayNight, LogNormal, OnOff, Share, Traffic
-from fl_lightning.types import Conditions, Profiles
+from fl_lightning.types import Conditions
+from made import made_profiles
 from systems import PAPER_GROUPS, gaussian_federation, linear_module, made_plan, small_loop
 
 M = 8
@@ -23,7 +24,7 @@ def started(num_clients=M, seed=0, traffic=SIZES, steps=None, **settings):
     clock = Clock(**settings)
     steps = np.arange(1, num_clients + 1) if steps is None else steps
     ones = np.full(num_clients, 1 / num_clients)
-    profiles = Profiles(weights=ones, num_steps=steps, failure_rates=0 * ones, accumulation=steps.astype(float))
+    profiles = made_profiles(weights=ones, num_steps=steps, failure_rates=0 * ones, accumulation=steps.astype(float))
     clock.setup(num_clients, seed, lambda: iter([profiles]), traffic)
     return clock
 
@@ -106,7 +107,7 @@ def test_a_deadline_becomes_a_failure_rate_and_loses_that_share():
 
 def plan_of(probabilities, counts, rates, steps=STEPS):
     weights = np.full(M, 1 / M)
-    profiles = Profiles(weights=weights, num_steps=steps, failure_rates=rates, accumulation=steps.astype(float))
+    profiles = made_profiles(weights=weights, num_steps=steps, failure_rates=rates, accumulation=steps.astype(float))
     cohort = Selection(samplers.Importance(), int(counts.sum())).expected_cohort(profiles)
     cohort = type(cohort)(
         probabilities=probabilities, coefficients=np.ones(M), counts=counts, num_draws=int(counts.sum())
@@ -114,14 +115,24 @@ def plan_of(probabilities, counts, rates, steps=STEPS):
     return made_plan(1, profiles, cohort, np.ones(M), 0.1)
 
 
+class Everything(Channel):
+    """Delivers all that was drawn, or what it is given."""
+
+    def __init__(self, arrived=None):
+        self.arrived = arrived
+
+    def configure_delivery(self, plan, seed):
+        return plan.cohort.counts if self.arrived is None else self.arrived
+
+
 def test_the_first_arrivals_count_and_end_the_round():
     clock = started(seconds_per_step=[8.0, 1, 1, 1, 1, 1, 1, 1], take_first=3, traffic=Traffic())
     plan = plan_of(np.full(M, 1 / M), np.array([1, 1, 0, 2, 1, 0, 0, 1]), np.zeros(M))  # times 8, 2, 4, 5, 8
-    counted = clock.in_time(plan, plan.cohort.counts)
+    counted = clock.delivered(plan, Everything(), 0)
     assert counted.tolist() == [0, 1, 0, 2, 0, 0, 0, 0]
     nobody = np.empty(0, dtype=np.int64)
     assert clock.costs(plan, counted, plan.cohort.clients, nobody, 0.0).round_time == 4
-    lost = clock.in_time(plan, np.array([1, 0, 0, 0, 0, 0, 0, 0]))
+    lost = clock.delivered(plan, Everything(np.array([1, 0, 0, 0, 0, 0, 0, 0])), 0)
     assert clock.costs(plan, lost, plan.cohort.clients, nobody, 0.0).round_time == 8  # waited for all
 
 
@@ -172,7 +183,7 @@ def test_a_trace_of_availability_is_followed_and_checked(tmp_path):
 @pytest.mark.parametrize("sampler", [samplers.Importance, samplers.Uniform, samplers.FullParticipation])
 def test_nobody_is_drawn_who_is_away(sampler):
     weights, available = np.arange(1.0, M + 1) / 36, np.arange(M) % 3 > 0
-    profiles = Profiles(
+    profiles = made_profiles(
         weights=weights,
         num_steps=STEPS,
         failure_rates=np.zeros(M),
@@ -257,7 +268,7 @@ def test_a_resumed_run_is_the_same_with_every_part_of_the_clock():
 
     whole, rows = play(rounds=40, **settings())
     part, first = play(rounds=3, **settings())
-    resumed, rest = play(rounds=40, resume=snapshot(part), **settings())
+    resumed, rest = play(rounds=40, resume=part.state_dict(), **settings())
     assert str(measured(first) + measured(rest)) == str(measured(rows))
     assert (resumed.state.weights == whole.state.weights).all()
     assert 3 < len(rows) < 40

@@ -6,22 +6,22 @@ import torch
 
 from fl_lightning import algorithm
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
-from fl_lightning.loop import FederatedLoop
 from fl_lightning.samplers import Importance, Systematic
 from fl_lightning.solvers import SGD, TorchOptimizer
 from fl_lightning.solvers.names import as_solver
 from fl_lightning.system.defaults import EqualWork
+from made import made_loop
 from systems import PAPER_GROUPS, gaussian_federation, linear_module
 
 
 def run(**settings):
-    loop = FederatedLoop(rounds=5, lr=0.1, batch_size=5, **settings)
+    loop = made_loop(rounds=5, lr=0.1, batch_size=5, **settings)
     return loop.run(linear_module(), gaussian_federation()), loop
 
 
 def test_nothing_said_is_plain_fedavg():
     plain, loop = run()
-    same, _ = run(**algorithm("fedavg"))
+    same, _ = run(algorithm=algorithm("fedavg"))
     steps = HeterogeneitySchedule(num_steps=3, failure_rates=0.0)  # 12 examples in batches of 5
     spelled, _ = run(
         schedule=steps, sampling=SamplerSelection(Importance(), 0.3, Systematic()), channel=ChannelFailures()
@@ -29,7 +29,7 @@ def test_nothing_said_is_plain_fedavg():
     assert torch.equal(plain.weights, same.weights)
     assert torch.equal(plain.weights, spelled.weights)
     assert plain.history.column("num_delivered") == plain.history.column("num_sampled") == [2] * 5
-    assert isinstance(loop.solver, SGD)
+    assert isinstance(loop.algorithm.solver, SGD)
 
 
 def test_the_default_channel_keeps_the_failures_of_a_schedule():

@@ -15,7 +15,7 @@ from systems import gaussian_federation, linear_module, small_loop
 @pytest.fixture(scope="module")
 def round_one():
     loop = small_loop(rounds=1)
-    loop.sampling.clients_per_round = 60
+    loop.algorithm.sampling.clients_per_round = 60
     (result,) = loop.iterate(linear_module(), gaussian_federation(num_clients=10))
     assert len(result.updates) > 6
     return result

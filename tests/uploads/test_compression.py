@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fl_lightning.loop.snapshot import snapshot
-from fl_lightning.types import Cohort, Profiles, Updates
+from fl_lightning.types import Cohort, Updates
 from fl_lightning.uploads import Quantized, RandomK, Signs, TopK
+from made import made_profiles
 from systems import gaussian_federation, linear_module, made_plan, small_loop
 
 D = 40
@@ -15,7 +15,7 @@ D = 40
 def plan(index, num_clients):
     ones = np.ones(num_clients)
     counts = ones.astype(np.int64)
-    profiles = Profiles(weights=ones / num_clients, num_steps=counts, failure_rates=0 * ones, accumulation=ones)
+    profiles = made_profiles(weights=ones / num_clients, num_steps=counts, failure_rates=0 * ones, accumulation=ones)
     cohort = Cohort(probabilities=ones / num_clients, coefficients=ones, counts=counts, num_draws=num_clients)
     return made_plan(index, profiles, cohort, ones, learning_rate=float(num_clients))
 
@@ -100,10 +100,10 @@ def test_a_draw_depends_on_seed_round_and_client_alone(rows):
 def test_uploads_are_counted_as_short_as_they_are(upload, size):
     loop = small_loop(uploads=[upload], rounds=2)
     results = list(loop.iterate(linear_module(), gaussian_federation()))
-    assert loop.uploads.num_bytes(100) == size
-    assert loop.clock.traffic.upload == loop.uploads.num_bytes(18)
+    assert loop.algorithm.uploads.num_bytes(100) == size
+    assert loop.system.clock.traffic.upload == loop.algorithm.uploads.num_bytes(18)
     sent_by = sum(len(result.plan.cohort.clients) for result in results)
-    assert results[-1].metrics["uplink_bytes"] == pytest.approx(sent_by * loop.uploads.num_bytes(18))
+    assert results[-1].metrics["uplink_bytes"] == pytest.approx(sent_by * loop.algorithm.uploads.num_bytes(18))
     assert results[-1].metrics["downlink_bytes"] == sent_by * 72
 
 
@@ -115,7 +115,7 @@ def test_a_resumed_run_is_the_same(make):
         return loop
 
     whole, part = play(6), play(3)
-    assert torch.equal(play(6, snapshot(part)).state.weights, whole.state.weights)
+    assert torch.equal(play(6, part.state_dict()).state.weights, whole.state.weights)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from dp_accounting import pld
 from fl_lightning.aggregators import AnonymousMean, NormalizedMean, SecureSum, ServerMomentum
 from fl_lightning.callbacks import SamplerSelection
 from fl_lightning.samplers import HeterogeneityAware, Independent, WithReplacement
-from fl_lightning.types import Cohort, Profiles, Updates
+from fl_lightning.types import Cohort, Updates
 from fl_lightning.uploads import Clip, GaussianMechanism
 from fl_lightning.uploads.accounting import round_divergences, worst_epsilon
 from fl_lightning.uploads.gaussian import least_arrivals
+from made import made_profiles
 from systems import gaussian_federation, linear_module, made_plan, small_loop
 
 
@@ -21,7 +22,7 @@ from systems import gaussian_federation, linear_module, made_plan, small_loop
 def test_the_sum_has_the_noise_of_the_threshold_or_more(num_arrived):
     """Whoever arrives and however often it was drawn adds one share: a arrivals have a / t of the wanted variance."""
     num_clients, threshold, size = 5, 2, 40_000
-    profiles = Profiles(
+    profiles = made_profiles(
         weights=np.full(5, 0.2),
         num_steps=np.arange(1, 6),
         failure_rates=np.full(5, 0.5),

@@ -17,7 +17,6 @@ from fl_lightning.aggregators import (
 from fl_lightning.asynchronous import AsynchronousSelection
 from fl_lightning.callbacks import SamplerSelection
 from fl_lightning.cli.main import main
-from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.module import FederatedModule
 from fl_lightning.samplers import (
     ClusteredBySize,
@@ -72,7 +71,7 @@ def test_momentum_on_the_server_sees_the_noise():
     step = GaussianMechanism(Clip(1.0), noise_multiplier=1.0)
     loop, results = play(step, aggregator=ServerMomentum(AnonymousMean(), lr=0.1), rounds=2)
     noise = [result.updates.noise for result in results]
-    velocity = loop.aggregator.moments["velocity"]
+    velocity = loop.algorithm.aggregator.moments["velocity"]
     share = results[1].plan.learning_rate * results[1].plan.server_scale / 3
     assert float(velocity @ noise[1]) > 0.5 * share * float(noise[1] @ noise[1])
 
@@ -86,7 +85,7 @@ def test_each_client_may_add_the_noise_itself():
     assert added.std(dim=1).numpy() == pytest.approx(wanted, rel=0.6)
     assert not torch.equal(added[0] / wanted[0], added[1] / wanted[1])
     assert after[0].updates.noise is None
-    assert quiet.uploads.steps[0].account.epsilon > loud.uploads.steps[0].account.epsilon
+    assert quiet.algorithm.uploads.steps[0].account.epsilon > loud.algorithm.uploads.steps[0].account.epsilon
 
 
 @pytest.mark.parametrize("drawing", [Independent(), Systematic()])
@@ -143,7 +142,7 @@ def test_a_resumed_run_is_the_same_and_remembers_what_it_told(clip):
     first = small_loop(rounds=5, sampling=SamplerSelection(HeterogeneityAware(), 3, Independent()), uploads=[step()])
     for result in first.iterate(linear_module(), gaussian_federation()):
         if result.plan.index == 2:
-            saved = snapshot(first)
+            saved = first.state_dict()
             break
     resumed, rest = play(step(), rounds=5, resume=saved)
     assert torch.equal(resumed.state.weights, whole.state.weights)
@@ -236,7 +235,7 @@ def test_a_missing_library_is_one_line(monkeypatch, tmp_path, capsys):
 
 
 def test_the_preset_is_made_of_these_parts():
-    (step,) = algorithm("dpfedacs")["uploads"]
+    (step,) = algorithm("dpfedacs").uploads.steps
     assert isinstance(step, GaussianMechanism)
     assert (step.clip.of, step.epsilon) == ("work", 8.0)
 

@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from fl_lightning import algorithm
-from fl_lightning.aggregators import AnonymousMean, CoordinateMedian
-from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, RayleighOutage, SamplerSelection
-from fl_lightning.diagnosis.dry_run import Algorithm, System, typical_rounds
+from fl_lightning.aggregators import CoordinateMedian
+from fl_lightning.algorithms import Algorithm
+from fl_lightning.callbacks import HeterogeneitySchedule, RayleighOutage, SamplerSelection
+from fl_lightning.diagnosis.dry_run import typical_rounds
 from fl_lightning.diagnosis.objective import diagnose
 from fl_lightning.samplers import DiversityBased, HeterogeneityAware, WithReplacement
-from fl_lightning.server.calibration import Calibration
-from fl_lightning.solvers import SGD
 from fl_lightning.types import Conditions
 from fl_lightning.uploads import Clip, OverTheAir, Uploads
 from fl_lightning.uploads.clipping import row_norms
+from made import made_case
 from systems import gaussian_federation, linear_module, small_loop
 
 
@@ -47,13 +47,13 @@ def test_silence_in_a_deep_fade_has_the_probability_of_the_schedule():
 
 def test_noise_enters_the_variance_of_the_diagnosis():
     conditions = [Conditions(np.array([2, 4, 8, 16]), np.array([0.4, 0.3, 0.2, 0.1]))] * 16
-    system = System(np.full(4, 0.25), conditions, ChannelFailures(), 0.1)
+    weights = np.full(4, 0.25)
     found = {}
     for snr in (None, 20.0, 0.0):
         steps = Uploads([] if snr is None else [OverTheAir(snr)])
         sampling = SamplerSelection(HeterogeneityAware(), 4, WithReplacement())
-        parts = Algorithm(sampling, AnonymousMean(), SGD(), Calibration(), steps)
-        found[snr] = diagnose("x", system.weights, typical_rounds(parts, system))
+        parts = Algorithm(sampling=sampling, uploads=steps)
+        found[snr] = diagnose("x", weights, typical_rounds(made_case(parts, conditions, weights, 0.1)))
     assert found[0.0].distance < 1e-9
     assert found[20.0].variance > found[None].variance
     extra = [found[snr].variance - found[None].variance for snr in (20.0, 0.0)]
@@ -68,9 +68,9 @@ def test_noise_enters_the_variance_of_the_diagnosis():
 
 
 def test_a_nonlinear_centre_has_no_objective_beforehand():
-    system = System(np.full(2, 0.5), [Conditions(np.array([2, 4]), np.zeros(2))] * 2, ChannelFailures(), 0.1)
-    sampling = SamplerSelection(HeterogeneityAware(), 2)
-    assert typical_rounds(Algorithm(sampling, CoordinateMedian(), SGD(), Calibration()), system) is None
+    conditions = [Conditions(np.array([2, 4]), np.zeros(2))] * 2
+    robust = Algorithm(sampling=SamplerSelection(HeterogeneityAware(), 2), aggregator=CoordinateMedian())
+    assert typical_rounds(made_case(robust, conditions, np.full(2, 0.5), 0.1)) is None
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,6 @@ def test_a_signal_above_the_bound_is_an_error_and_a_clip_prevents_it():
 
 
 def test_the_preset_adds_noise_to_fedacs():
-    loud = small_loop(rounds=2, **{k: v for k, v in algorithm("otafedacs", 3).items() if k != "calibration"})
+    loud = small_loop(rounds=2, uploads=algorithm("otafedacs", 3).uploads)
     first = list(loud.iterate(linear_module(), gaussian_federation()))
     assert all(torch.isfinite(result.updates.noise).all() for result in first)

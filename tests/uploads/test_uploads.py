@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from fl_lightning import Calibration, FederatedLoop, FederatedModule
-from fl_lightning.loop.snapshot import snapshot
+from fl_lightning import Calibration, FederatedModule
 from fl_lightning.uploads import Upload
+from made import made_loop
 
 
 class Halved(Upload):
@@ -46,10 +46,8 @@ def module():
 
 
 def play(uploads, rounds=1, resume=None):
-    loop = FederatedLoop(
-        rounds=rounds, lr=0.1, uploads=uploads, weights="uniform", calibration=Calibration(scope="none")
-    )
-    loop.sampling.clients_per_round = 2  # everybody
+    loop = made_loop(rounds=rounds, lr=0.1, uploads=uploads, weights="uniform", calibration=Calibration(scope="none"))
+    loop.algorithm.sampling.clients_per_round = 2  # everybody
     return loop, list(loop.iterate(module(), data(), resume))
 
 
@@ -63,18 +61,18 @@ def test_steps_change_the_model_and_the_predicted_objective():
     assert torch.allclose(difference, expected, atol=1e-6)
     assert before.plan.effective_weights == pytest.approx([1 / 2, 1 / 2])
     assert after.plan.effective_weights == pytest.approx([1 / 3, 2 / 3])
-    assert halved.uploads.num_bytes(100) == 200
+    assert halved.algorithm.uploads.num_bytes(100) == 200
 
 
 def test_memory_is_in_checkpoints_and_other_steps_are_refused():
     loop, _ = play([Halved(), Halved()], rounds=2)
-    state = snapshot(loop)
+    state = loop.state_dict()
     resumed, _ = play([Halved(), Halved()], rounds=3, resume=state)
-    assert [step.num_calls for step in resumed.uploads.steps] == [3, 3]
+    assert [step.num_calls for step in resumed.algorithm.uploads.steps] == [3, 3]
     with pytest.raises(ValueError, match="has the uploads"):
         play([Halved()], rounds=3, resume=state)
 
 
 def test_a_class_is_refused():
     with pytest.raises(TypeError, match="subclasses of fl_lightning"):
-        FederatedLoop(rounds=1, lr=0.1, uploads=[Halved])
+        made_loop(rounds=1, lr=0.1, uploads=[Halved])

@@ -10,7 +10,7 @@ import torch
 
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.protocols import Probe
-from fl_lightning.types import ClientUpdate, Fault, IntVector, ModelState, Updates, Vector
+from fl_lightning.types import ClientUpdate, Fault, IntVector, ModelState, Received, Updates, Vector
 
 _LOG = logging.getLogger("fl_lightning")
 OnBadUpdate = Literal["reject", "stop"]
@@ -19,7 +19,7 @@ OnBadUpdate = Literal["reject", "stop"]
 class FaultPolicy:
     """Decides what becomes of a round in which a client sends nonsense.
 
-    A rejected update counts as lost: its client takes no part in the aggregate, and a learning sampler hears nothing.
+    A rejected update counts as lost: its client takes no part in the aggregate, and samplers learn nothing from it.
 
     Args:
         on_bad_update: ``reject``: throw the update away, count it, say so once for each client. ``stop``: end the run.
@@ -31,24 +31,23 @@ class FaultPolicy:
         if not exploding_loss > 0:
             raise ValueError(f"exploding_loss={exploding_loss} must be positive")
         self.on_bad_update, self.exploding_loss = on_bad_update, exploding_loss
-        self._told: set[tuple[str, int]] = set()
+        self._warned: set[tuple[str, int]] = set()
 
-    def __call__(
-        self, round_index: int, updates: Updates, delivered: IntVector, state: ModelState
-    ) -> tuple[Updates, IntVector, tuple[Fault, ...]]:
-        """Return the sound updates, who counts as delivered, and what was rejected."""
+    def __call__(self, received: Received, state: ModelState) -> Received:
+        """Return what is sound of a round; who sent nonsense counts as lost."""
+        round_index, updates = received.plan.index, received.updates
         reasons = bad_rows(updates, state)
         self._report_losses(round_index, updates, reasons)
         if not reasons:
-            return updates, delivered, ()
+            return received
         faults = tuple(Fault(round_index, int(updates.clients[row]), reason) for row, reason in reasons.items())
         if self.on_bad_update == "stop":
             raise ValueError(f"{describe(faults[0])}; on_bad_update=reject would continue without it")
         for fault in faults:
-            self._tell("rejected", fault.client, f"{describe(fault)}: rejected, as are later ones, see summary.json")
-        heard = delivered.copy()
-        heard[[fault.client for fault in faults]] = 0
-        return without_rows(updates, list(reasons)), heard, faults
+            self._warn("rejected", fault.client, f"{describe(fault)}: rejected, as are later ones, see summary.json")
+        counted = received.delivered.copy()
+        counted[[fault.client for fault in faults]] = 0
+        return replace(received, updates=without_rows(updates, list(reasons)), delivered=counted, faults=faults)
 
     def check_aggregate(self, round_index: int, updates: Updates, state: ModelState) -> None:
         """Stop a run whose model is no longer finite though every update was: no later round could repair it."""
@@ -68,16 +67,16 @@ class FaultPolicy:
         for row in np.flatnonzero(~(updates.losses <= self.exploding_loss)).tolist():
             if row not in reasons and row < len(updates.clients):
                 client = int(updates.clients[row])
-                self._tell(
+                self._warn(
                     "loss",
                     client,
                     f"round {round_index}: the loss of client {client} explodes: {updates.losses[row]:g}",
                 )
 
-    def _tell(self, kind: str, client: int, text: str) -> None:
-        """Say something once for each client: one that is broken is broken in every round."""
-        if (kind, client) not in self._told:
-            self._told.add((kind, client))
+    def _warn(self, kind: str, client: int, text: str) -> None:
+        """Warn once for each client: one that is broken is broken in every round."""
+        if (kind, client) not in self._warned:
+            self._warned.add((kind, client))
             _LOG.warning(text)
 
 
@@ -192,3 +191,24 @@ class SoundProbe:
 def _zeroed(rows: torch.Tensor) -> torch.Tensor:
     bad = ~finite_rows(rows)
     return torch.where(bad[:, None], torch.zeros_like(rows), rows) if bool(bad.any()) else rows
+
+
+def without_absent(delivered: IntVector, asked: IntVector, updates: Updates) -> IntVector:
+    """Return how many of each client's draws arrived, none of a client that was asked and sent nothing, (M,).
+
+    Where the clients are simulated, all who are asked answer, and nothing changes.
+
+    >>> import torch
+    >>> none, one = torch.empty(1, 0), np.array([2])
+    >>> updates = Updates(clients=one, deltas=none, buffers=none, num_steps=one, losses=np.zeros(1))
+    >>> without_absent(np.array([0, 1, 3]), np.array([1, 2]), updates).tolist()
+    [0, 0, 3]
+    """
+    if np.array_equal(asked, updates.clients):
+        return delivered
+    absent = np.setdiff1d(asked, updates.clients)
+    if not len(absent):
+        return delivered
+    counted = delivered.copy()
+    counted[absent] = 0
+    return counted

@@ -20,9 +20,9 @@ from fl_lightning.callbacks.metrics_file import read_metrics
 from fl_lightning.cli.main import main
 from fl_lightning.config import compose as configs
 from fl_lightning.engine import Engine
-from fl_lightning.engine.faults import FaultPolicy, bad_rows, collect, finite_rows
 from fl_lightning.runs.storage import read_checkpoint, write_durably
 from fl_lightning.samplers import Importance
+from fl_lightning.server.faults import FaultPolicy, bad_rows, collect, finite_rows
 from fl_lightning.types import ModelState, Updates
 from stored_runs import arguments, make_run
 from systems import gaussian_federation, linear_module, small_loop

@@ -1,0 +1,139 @@
+"""What other parts must know of a part: one frozen record, which the part declares and a wrapper passes on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from fl_lightning.types import Scope
+
+Asks = Literal["nothing", "numbers", "vectors"]
+Keeps = Literal["nothing", "memory", "client models", "client vectors"]
+_Part = TypeVar("_Part", bound=type)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerTraits:
+    """Of a sampler, and of the sampling around it."""
+
+    asks: Asks = "nothing"  # what clients are asked for before the draw: a number each, or as much as the model has
+    needs_all_updates: bool = False  # asks for the updates of clients that it may not draw
+    learns: bool = False  # p depends on earlier rounds
+    looks_at_updates: bool = False  # p depends on what clients compute, not on who arrived alone
+    needs_forecast: bool = False  # p rests on a look at typical rounds before the first one
+    # The narrowest scope in which a learning rate may be calibrated. Where p is that of a realised selection ("none")
+    # or cannot follow this round's conditions ("average"), a rate calibrated in each round would depend on who was just
+    # selected, and the objective with it.
+    scope: Scope = "round"
+    asynchronous: bool = False  # clients do not wait for each other
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the draw depends on conditions, seed and round alone: nobody is asked and nothing is learned."""
+        return self.asks == "nothing" and not self.learns
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregatorTraits:
+    """Of an aggregator."""
+
+    only_sums: bool = True  # the sum over n c Delta is all that is used of the updates: nobody need see one of them
+    hides_updates: bool = False  # the server learns no more than the sum of the updates
+    needs_lost_updates: bool = False  # uses the training of clients whose upload is lost
+    linear: bool = True  # the step is linear in the updates, which makes Omega known beforehand
+    keeps: Keeps = "nothing"  # about clients
+    moments: bool = False  # the server remembers earlier steps
+    num_downloaded: int = 1  # vectors as long as the weights that a client gets before it trains
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadTraits:
+    """Of a step between clients and aggregator."""
+
+    at_server: bool = False  # the server can make this step itself, where clients are on other machines
+    hides_updates: bool = False  # the server sees no more than the sum of what leaves this step
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleTraits:
+    """Of a schedule; one that declares none is new in each round, and learns if it has something to save."""
+
+    period: int | None = None  # rounds after which it repeats itself; None: never
+    learns: bool = False  # finds out about T and q during the run
+
+
+def traits_of_schedule(schedule: object) -> ScheduleTraits:
+    """Return what a schedule declares; most users' own are one method and declare nothing."""
+    traits = getattr(schedule, "traits", None)
+    if isinstance(traits, ScheduleTraits):
+        return traits
+    return ScheduleTraits(learns=bool(getattr(schedule, "state_dict", dict)()))
+
+
+def check_declared(part: type, methods: Sequence[str], example: str) -> None:
+    """Refuse a class that overrides a method which others must know of, without saying so in its traits.
+
+    Raises:
+        TypeError: With the method and what to write.
+    """
+    own = vars(part)
+    overridden = next((name for name in methods if name in own), None)
+    if overridden is not None and "traits" not in own:
+        raise TypeError(
+            f"{part.__name__} overrides {overridden}, which other parts must know of: declare in the class what it "
+            f"does, such as {example}"
+        )
+
+
+def forwards(base: type, attribute: str) -> Callable[[_Part], _Part]:
+    """Give a wrapper all public methods of a base class that it does not define itself, from the part that it wraps.
+
+    So a wrapper has every member of what is inside, also one that the base class gets later.
+
+    Args:
+        base: Whose methods.
+        attribute: Of the wrapper, with the part inside.
+
+    >>> class Plain:
+    ...     def size(self):
+    ...         return 1
+    >>> @forwards(Plain, "inner")
+    ... class Around(Plain):
+    ...     def __init__(self, inner):
+    ...         self.inner = inner
+    >>> class Large(Plain):
+    ...     def size(self):
+    ...         return 7
+    >>> Around(Large()).size()
+    7
+    """
+
+    def completed(wrapper: _Part) -> _Part:
+        for name, member in vars(base).items():
+            if not name.startswith("_") and callable(member) and name not in vars(wrapper):
+                setattr(wrapper, name, _forwarding(name, attribute, member))
+        return wrapper
+
+    return completed
+
+
+def _forwarding(name: str, attribute: str, like: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(self: object, *arguments: Any, **named: Any) -> Any:
+        return getattr(getattr(self, attribute), name)(*arguments, **named)
+
+    forward.__name__, forward.__doc__ = name, like.__doc__
+    return forward
+
+
+def layers(part: object) -> list[Any]:
+    """Return a part and all that it wraps, outermost first.
+
+    >>> from fl_lightning.aggregators import AnonymousMean, ServerMomentum
+    >>> [type(each).__name__ for each in layers(ServerMomentum(AnonymousMean()))]
+    ['ServerMomentum', 'AnonymousMean']
+    """
+    found: list[Any] = []
+    inner: Any = part
+    while inner is not None:
+        found.append(inner)
+        inner = getattr(inner, "wrapped", None)
+    return found
