@@ -4,17 +4,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.cli.layout import listed, width, wrapped
-from fl_lightning.cli.waiting import loading
+from fl_lightning.cli.arguments import TRUST, listed, width, wrapped
 from fl_lightning.config import catalogue, early
 from fl_lightning.config import compose as configs
+from fl_lightning.output import loading
 from fl_lightning.runs import naming as folders
 
 
 def _help() -> str:
     wide = width()
-    keys = [key for key in catalogue.stored().keys if not key.name.startswith("fabric.")]
-    fabric = [key.name.removeprefix("fabric.") for key in catalogue.stored().keys if key.name.startswith("fabric.")]
+    known = catalogue.stored().keys
+    keys = [key for key in known if not key.name.startswith("fabric.")]
+    fabric = [key.name.removeprefix("fabric.") for key in known if key.name.startswith("fabric.")]
     pairs = [*((key.name, key.help) for key in keys), ("fabric.KEY", f"{', '.join(fabric)}: as in Lightning's Fabric.")]
     options = listed(
         [
@@ -24,9 +25,7 @@ def _help() -> str:
                 "`fl-lightning show sampler` lists the classes"),
             ("--resume HOW", "auto (default): resume an interrupted run of the same config in its folder, keep a "
                 "finished one; never: start over and replace what is there; PATH: resume from a checkpoint"),
-            ("--trust PACKAGE", "let configs name classes of this package too, besides fl_lightning, torch, lightning, "
-                "torchmetrics and torchvision; importing a package runs its code, so name only what you would run "
-                "yourself"),
+            ("--trust PACKAGE", TRUST),
             ("--print_config", "show the complete config and stop"),
             ("--help", "show this"),
         ],

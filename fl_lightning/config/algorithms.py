@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.config import compose as configs
-from fl_lightning.config.names import label
+from fl_lightning.config.compose import label
 from fl_lightning.config.parsing import add_loop_arguments, parse_config
 from fl_lightning.diagnosis.dry_run import Algorithm
 from fl_lightning.loop import FederatedLoop

@@ -135,17 +135,17 @@ MISSING = "found no such method"
 @pytest.mark.parametrize(
     ("override", "base", "problem"),
     [
-        ("loop.channel=Short", "parts.Channel", f"{DELIVERY}, found configure_delivery(plan)"),
-        ("loop.channel=ShortToo", "parts.Channel", f"{DELIVERY}, found configure_delivery(plan)"),
-        ("loop.channel=Silent", "parts.Channel", f"{DELIVERY}, {MISSING}"),
-        ("loop.channel=make", "parts.Channel", f"{DELIVERY}, {MISSING}"),
+        ("loop.channel=Short", "parts.bases.Channel", f"{DELIVERY}, found configure_delivery(plan)"),
+        ("loop.channel=ShortToo", "parts.bases.Channel", f"{DELIVERY}, found configure_delivery(plan)"),
+        ("loop.channel=Silent", "parts.bases.Channel", f"{DELIVERY}, {MISSING}"),
+        ("loop.channel=make", "parts.bases.Channel", f"{DELIVERY}, {MISSING}"),
         (
             "loop.schedule=Nothing",
-            "parts.Schedule",
+            "parts.bases.Schedule",
             f"wanted configure_conditions(round_index, steps_per_epoch, seed), {MISSING}",
         ),
-        ("data=Nothing", "parts.DataSource", f"wanted load(seed), {MISSING}"),
-        ("loop.sampling=Nothing", "protocols.Sampling", f"wanted num_draws(num_clients), {MISSING}"),
+        ("data=Nothing", "parts.bases.DataSource", f"wanted load(seed), {MISSING}"),
+        ("loop.sampling=Nothing", "parts.protocols.Sampling", f"wanted num_draws(num_clients), {MISSING}"),
         (
             "loop.sampling.sampler=ShortSampler",
             "samplers.base.Sampler",
@@ -179,7 +179,7 @@ def test_what_is_no_part_of_ours_keeps_the_words_of_the_parser():
 
 
 def test_a_partition_that_does_not_fit_is_named_inside_its_data_set():
-    with pytest.raises(ConfigError, match=r"fit fl_lightning\.parts\.Partition: wanted split\(labels, rng\)"):
+    with pytest.raises(ConfigError, match=r"fit fl_lightning\.parts\.bases\.Partition: wanted split\(labels, rng\)"):
         parse(DIGITS, "--data.partition=strangers_parts.Nothing")
 
 
