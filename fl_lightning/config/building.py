@@ -11,25 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from jsonargparse import ArgumentParser, Namespace
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks import RoundCheckpoint, RoundProgress
-from fl_lightning.config.compose import ConfigError
-from fl_lightning.config.default_callbacks import with_defaults
-from fl_lightning.config.loggers import LOGGERS, make_loggers, wanted_loggers
+from fl_lightning.config.callbacks import LOGGERS, with_defaults
+from fl_lightning.config.compose import ConfigError, Settings
 from fl_lightning.config.parsing import add_loop_arguments, parse_config
 from fl_lightning.config.starting import launch
 from fl_lightning.data import ValidationSplit
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.parts.protocols import Federation
-from fl_lightning.runs.folder import CHECKPOINTS, RunFolder
+from fl_lightning.runs.folder import RunFolder
 from fl_lightning.runs.rebuilding import rebuild
-from fl_lightning.runs.resuming import Beginning, about, begin, shared
+from fl_lightning.runs.resuming import Beginning, begin, shared
 from fl_lightning.seeding import Purpose, client_seed
 
 _LOST_PROCESS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")  # in what the backends say
@@ -154,7 +152,7 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-def parse(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] = ()) -> Namespace:
+def parse(merged: Settings, overrides: list[str], trusted: Sequence[str] = ()) -> Namespace:
     """Return the settings of a run.
 
     Args:
@@ -175,7 +173,7 @@ def instantiate_data(settings: Namespace) -> DataSource:
     return make_parser().instantiate(Namespace(data=settings.data)).data
 
 
-def instantiate_data_of(merged: dict[str, Any], trusted: Sequence[str] = ()) -> DataSource:
+def instantiate_data_of(merged: Settings, trusted: Sequence[str] = ()) -> DataSource:
     """Make the data source of a configuration of which nothing else is used."""
     if "data" not in merged:
         raise ConfigError("there is no key data: say which data, as in configs/data/digits.yaml")
@@ -212,17 +210,12 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     torch.manual_seed(client_seed(settings.seed, Purpose.INITIAL_WEIGHTS, 0, 0))
     with contextlib.redirect_stderr(io.StringIO()):
         objects = make_parser().instantiate(settings)
-    run_dir = Path(settings.run_dir)
     data_name, _, algorithm = name.partition("_")
     labels = {"data": data_name, "algorithm": algorithm or name, "config": name} | (labels or {})
-    names = wanted_loggers(settings.logger)
-    loggers = make_loggers(names, labels, settings.seed, run_dir, yaml.safe_load(config), target)
-    callbacks = with_defaults(objects.loop.callbacks, run_dir, target, labels, loggers)
-    # Last, because it saves what the others know of a round.
-    callbacks.append(RoundCheckpoint(str(run_dir / CHECKPOINTS), about=about(config), **vars(settings.checkpoint)))
+    callbacks = with_defaults(objects.loop.callbacks, settings, config, labels)
     loop_arguments = {**vars(objects.loop), "callbacks": callbacks}
     fabric = objects.fabric
     launch(fabric, settings.start_timeout)
     loop = FederatedLoop(**loop_arguments, fabric=fabric, seed=settings.seed)
     data = objects.data if settings.validation is None else ValidationSplit(objects.data, settings.validation)
-    return Run(loop=loop, module=objects.model, data=data, run_dir=run_dir, config=config)
+    return Run(loop=loop, module=objects.model, data=data, run_dir=Path(settings.run_dir), config=config)
