@@ -166,7 +166,7 @@ def _is_of_kind(part: object, package: str, kinds: tuple[type, ...]) -> bool:
 
 
 def takes_something_risky(part: Callable[..., object]) -> bool:
-    """Return whether a class or function takes a path, bytes, a callable or a command, as far as its signature tells.
+    """Return whether a class or function takes a path, bytes, a callable or a command, as far as its signature shows.
 
     >>> import torch
     >>> takes_something_risky(torch.nn.Linear), takes_something_risky(torch.optim.lr_scheduler.LambdaLR)

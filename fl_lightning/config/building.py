@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import torch
 from jsonargparse import ArgumentParser, Namespace
@@ -89,7 +88,7 @@ class Run:
                 print(line, file=sys.stderr)
 
     def _prepare(self, folder: RunFolder, beginning: Beginning) -> None:
-        """Make the folder ready, and let checkpoints and folder tell of the same run."""
+        """Make the folder ready, and let checkpoints and folder describe the same run."""
         saver = next(callback for callback in self.loop.callbacks if isinstance(callback, RoundCheckpoint))
         files = (beginning.stored or {}).get("files")
         if isinstance(files, dict):
@@ -98,7 +97,7 @@ class Run:
         folder.prepare(self.config, identity, anew=beginning.checkpoint is None)
         self.loop.callbacks.append(folder)
 
-    def _train(self, federation: Federation, checkpoint: dict[str, Any] | None) -> None:
+    def _train(self, federation: Federation, checkpoint: dict[str, object] | None) -> None:
         try:
             self.loop.run(self.module, federation, checkpoint)
         except RuntimeError as error:
@@ -196,7 +195,7 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     Args:
         settings: What was parsed.
         name: The run's name, ``<data>_<algorithm>``.
-        labels: What ``data`` and ``algorithm`` are called, where the name does not tell.
+        labels: What ``data`` and ``algorithm`` are called, where the name does not say.
     """
     if settings.seed < 0:
         raise ConfigError(f"seed={settings.seed} must not be negative")

@@ -94,7 +94,7 @@ def read(path: Path) -> Settings:
     return loaded
 
 
-def merge(under: Any, over: Any) -> Any:
+def merge(under: Settings, over: Settings) -> Settings:
     """Return ``over`` merged into ``under``: tables are merged key by key, everything else is replaced.
 
     Arguments belong to their class: where the class changes, the arguments beneath are dropped.
@@ -104,11 +104,13 @@ def merge(under: Any, over: Any) -> Any:
     >>> merge({"class_path": "A", "init_args": {"x": 1}}, {"class_path": "B"})
     {'class_path': 'B'}
     """
-    if not isinstance(under, dict) or not isinstance(over, dict):
-        return over
     if "class_path" in over and over["class_path"] != under.get("class_path", over["class_path"]):
         return over
-    return {**under, **{key: merge(under[key], value) if key in under else value for key, value in over.items()}}
+    merged = under | over
+    for key in under.keys() & over.keys():
+        if isinstance(under[key], dict) and isinstance(over[key], dict):
+            merged[key] = merge(under[key], over[key])
+    return merged
 
 
 def compose(config_names: Iterable[str]) -> Settings:

@@ -51,8 +51,9 @@ def settings(overrides: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             raise ConfigError(f"{word!r} is not understood: settings are given as --loop.rounds 10")
         key, equals, value = word.removeprefix("--").partition("=")
         if not equals and waiting and not waiting[0].startswith("--"):
-            equals, value = " ", waiting.pop(0)
-        yield key, value if equals else None
+            yield key, waiting.pop(0)
+        else:
+            yield key, value if equals else None
 
 
 class _Checker:
