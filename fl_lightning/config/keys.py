@@ -114,7 +114,7 @@ def _described(action: Action, kinds: dict[type, _Kind]) -> Argument:
         kind=names[0] if names else "",
         many=bool(names) and not any(inspect.isclass(member) and member in kinds for member in members),
         text=str in members,
-        choices=tuple(str(member) for member in members if isinstance(member, (str, int))),
+        choices=tuple(dict.fromkeys(str(member) for member in members if isinstance(member, (str, int)))),
     )
 
 
