@@ -27,7 +27,7 @@ _OWN = (
     *("aggregators", "asynchronous", "callbacks", "data", "engine", "module", "networks"),
     *("samplers", "server", "solvers", "system", "uploads"),
 )  # fmt: skip
-_LISTED = ("fl_lightning", "lightning", "torch", "torchmetrics", "torchvision")  # of which something is on the list
+_LISTED = {"fl_lightning", "lightning", "torch", "torchmetrics", "torchvision"}  # of which something is on the list
 _LIGHTNING = ("EarlyStopping", "LearningRateMonitor")
 _NOT_ALLOWED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
@@ -77,20 +77,33 @@ def listed_names(packages: set[str] | None = None) -> set[str]:
     Args:
         packages: Those of the slow packages that are wanted; all by default.
     """
-    names = set(_own_names()) | set(_torch_names())
-    for package, of_package in (
-        ("torchvision", _torchvision_names),
-        ("torchmetrics", _torchmetrics_names),
-        ("lightning", _lightning_names),
-    ):
-        if packages is None or package in packages:
-            names |= set(of_package())
-    return names
+    wanted = _LISTED if packages is None else {"fl_lightning", "torch", *packages} & _LISTED
+    return {name for package in wanted for name in _names_of(package)}
 
 
 @cache
-def _own_names() -> frozenset[str]:
-    return frozenset(path for paths in own_classes().values() for path in paths)
+def _names_of(package: str) -> frozenset[str]:
+    """Return what a configuration may name of a listed package, which is imported only here."""
+    if package == "fl_lightning":
+        return frozenset(path for paths in own_classes().values() for path in paths)
+    if package == "torch":
+        from torch import nn, optim
+
+        kinds = (nn.Module, optim.Optimizer, optim.lr_scheduler.LRScheduler)
+        return _paths([nn, optim, optim.lr_scheduler], lambda part: _is_of_kind(part, "torch.", kinds))
+    if package == "torchvision":
+        from torchvision import models
+
+        builders = {models.get_model_builder(name) for name in models.list_models(module=models)}
+        return _paths([models], lambda part: inspect.isfunction(part) and part in builders)
+    if package == "torchmetrics":
+        from torchmetrics import Metric, classification, regression
+
+        modules = [import_module(package), classification, regression]
+        return _paths(modules, lambda part: _is_of_kind(part, "torchmetrics.", (Metric,)))
+    from lightning.pytorch import callbacks
+
+    return _paths([callbacks], lambda part: inspect.isclass(part) and part.__name__ in _LIGHTNING)
 
 
 @cache
@@ -105,39 +118,6 @@ def own_classes() -> dict[type, frozenset[str]]:
                 paths = {f"{module.__name__}.{name}", f"{part.__module__}.{part.__qualname__}"}
                 found[part] = found.get(part, frozenset()) | paths
     return found
-
-
-@cache
-def _torch_names() -> frozenset[str]:
-    import torch
-
-    kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
-    modules = [torch.nn, torch.optim, torch.optim.lr_scheduler]
-    return _paths(modules, lambda part: _is_of_kind(part, "torch.", kinds))
-
-
-@cache
-def _torchvision_names() -> frozenset[str]:
-    from torchvision import models
-
-    builders = {models.get_model_builder(name) for name in models.list_models(module=models)}
-    return _paths([models], lambda part: inspect.isfunction(part) and part in builders)
-
-
-@cache
-def _torchmetrics_names() -> frozenset[str]:
-    import torchmetrics
-    from torchmetrics import classification, regression
-
-    modules = [torchmetrics, classification, regression]
-    return _paths(modules, lambda part: _is_of_kind(part, "torchmetrics.", (torchmetrics.Metric,)))
-
-
-@cache
-def _lightning_names() -> frozenset[str]:
-    from lightning.pytorch import callbacks
-
-    return _paths([callbacks], lambda part: inspect.isclass(part) and part.__name__ in _LIGHTNING)
 
 
 def _paths(modules: Sequence[ModuleType], wanted: Callable[[object], bool]) -> frozenset[str]:

@@ -30,6 +30,15 @@ from fl_lightning.runs.resuming import Beginning, begin, shared
 from fl_lightning.seeding import Purpose, client_seed
 
 _LOST_PROCESS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")  # in what the backends say
+_OPTIONS = (  # name, type, default and help of the keys that are of no class
+    ("seed", int, 0, "Of every random stream."),
+    ("run_dir", str | None, None, "Folder of the run; runs/<config>/seed_<seed> by default."),
+    ("target_accuracy", float | None, None, "A value of loop.monitor; the cost to reach it is in the summary."),
+    ("validation", float | None, None,
+        "Share of the training data to hold out and evaluate on instead of the test data, for tuning."),
+    ("logger", list[str] | str, ["wandb"], f"{', '.join(LOGGERS)}, several separated by commas, or none."),
+    ("start_timeout", float, 300.0, "Seconds to wait for other processes and nodes at the start."),
+)  # fmt: skip
 
 
 class Outcome(Enum):
@@ -117,31 +126,8 @@ def make_parser() -> ArgumentParser:
     """Return the parser whose keys are the arguments of the loop, the module, the data and Fabric."""
     parser = ArgumentParser(prog="train.py", exit_on_error=False, add_help=False, allow_abbrev=False)
     parser.add_argument("--config", action="config")
-    parser.add_argument("--seed", type=int, default=0, help="Of every random stream.")
-    parser.add_argument(
-        "--run_dir", type=str | None, default=None, help="Folder of the run; runs/<config>/seed_<seed> by default."
-    )
-    parser.add_argument(
-        "--target_accuracy",
-        type=float | None,
-        default=None,
-        help="A value of loop.monitor; the cost to reach it is in the summary.",
-    )
-    parser.add_argument(
-        "--validation",
-        type=float | None,
-        default=None,
-        help="Share of the training data to hold out and evaluate on instead of the test data, for tuning.",
-    )
-    parser.add_argument(
-        "--logger",
-        type=list[str] | str,
-        default=["wandb"],
-        help=f"{', '.join(LOGGERS)}, several separated by commas, or none.",
-    )
-    parser.add_argument(
-        "--start_timeout", type=float, default=300.0, help="Seconds to wait for other processes and nodes at the start."
-    )
+    for name, kind, default, text in _OPTIONS:
+        parser.add_argument(f"--{name}", type=kind, default=default, help=text)
     parser.add_subclass_arguments(LightningModule, "model", required=True, help="Any LightningModule.")
     parser.add_argument("--data", type=DataSource, required=True, help="The data set and how clients share it.")
     parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"})
@@ -152,13 +138,7 @@ def make_parser() -> ArgumentParser:
 
 
 def parse(merged: Settings, overrides: list[str], trusted: Sequence[str] = ()) -> Namespace:
-    """Return the settings of a run.
-
-    Args:
-        merged: The config.
-        overrides: Arguments of the command line.
-        trusted: Packages whose classes may be named besides the known ones, see :mod:`fl_lightning.config.allow_list`.
-    """
+    """Return the settings of a run, see :func:`fl_lightning.config.parsing.parse_config`."""
     return parse_config(make_parser(), merged, overrides, trusted)
 
 
