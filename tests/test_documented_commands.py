@@ -26,7 +26,6 @@ ELSEWHERE = {
     "pytest": "these are the tests",
     "pre-commit install": "changes the repository",
     "python -m benchmarks": "takes minutes; tests/benchmarks runs its parts",
-    "python -m fl_lightning.config.keys": "writes into the package; test_cli.py compares",
     "wandb login": "needs an account",
     "wandb sync": "needs an account",
     "tensorboard --logdir": "a server that runs until it is stopped",

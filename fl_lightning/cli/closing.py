@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_lightning.algorithms import Algorithm, System
-from fl_lightning.cli.waiting import only_planning
 from fl_lightning.config import compose as configs
 from fl_lightning.diagnosis.dry_run import GivenConditions, planner_of, typical_rounds
 from fl_lightning.diagnosis.objective import CONSISTENT, diagnose, neglected, number_ranges
 from fl_lightning.engine.batches import steps_per_epoch
+from fl_lightning.output import only_planning
 from fl_lightning.types import Vector
 
 if TYPE_CHECKING:

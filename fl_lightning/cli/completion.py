@@ -68,6 +68,6 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
     known = catalogue.stored()
     taken = set(parser._option_string_actions)
     for argument in known.keys:
-        values = [*(known.kinds[argument.kind] if argument.kind else ()), *argument.choices]
+        values = [*known.kinds.get(argument.kind, ()), *argument.choices]
         if f"--{argument.name}" not in taken:
             parser.add_argument(f"--{argument.name}", choices=values or None)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.waiting import loading
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
+from fl_lightning.output import loading
 
 if TYPE_CHECKING:
     from fl_lightning.diagnosis.objective import Diagnosis

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.waiting import loading, only_planning
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
-from fl_lightning.config.names import names_given
+from fl_lightning.config.compose import names_given
 from fl_lightning.diagnosis import words
 from fl_lightning.diagnosis.given_clients import ClientTable, read_clients
+from fl_lightning.output import loading, only_planning
 
 if TYPE_CHECKING:
     from fl_lightning.algorithms import Algorithm

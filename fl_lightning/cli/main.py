@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
-from fl_lightning.config.nearest import suggestion
+from fl_lightning.config.compose import suggestion
 from fl_lightning.config.starting import watch_parent
 from fl_lightning.output import forgiving_output
 from fl_lightning.runs.interruption import Interrupted

@@ -1,11 +1,10 @@
 """``fl-lightning show``: the parts that can stand in a config, with their arguments."""
 
-from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.layout import listed, width
+from fl_lightning.cli.arguments import OneLineParser, listed, width
 from fl_lightning.config import catalogue
 from fl_lightning.config import compose as configs
 from fl_lightning.config.catalogue import Argument, Catalogue, Part
-from fl_lightning.config.nearest import suggestion
+from fl_lightning.config.compose import suggestion
 
 
 def make_parser() -> OneLineParser:
@@ -25,7 +24,7 @@ def main(arguments: list[str]) -> int:
     elif name in known.kinds:
         print("\n".join(_kind(known, name)))
     else:
-        print("\n".join(_class(known, _find(known, name))))
+        print("\n".join(_class(_find(known, name))))
     return 0
 
 
@@ -41,19 +40,19 @@ def _find(known: Catalogue, name: str) -> Part:
 
 
 def _kinds(known: Catalogue) -> list[str]:
-    pairs = [(kind, ", ".join(known.parts[path].name for path in paths)) for kind, paths in sorted(known.kinds.items())]
+    pairs = [(kind, ", ".join(part.name for part in known.of_kind(kind))) for kind in known.kinds]
     return ["parts by kind; `fl-lightning show KIND` has their arguments:", "", *listed(pairs, width(), 14)]
 
 
 def _kind(known: Catalogue, kind: str) -> list[str]:
     places = [f"--{key}" for key in known.where(kind)]
     lines = [f"{kind}:", *(f"  stands at {place}" for place in places[:3])]
-    for path in known.kinds[kind]:
-        lines += ["", *_class(known, known.parts[path])]
+    for part in known.of_kind(kind):
+        lines += ["", *_class(part)]
     return lines
 
 
-def _class(known: Catalogue, part: Part) -> list[str]:
+def _class(part: Part) -> list[str]:
     indented = [f"  {line.strip()}" for line in listed([("", part.help)], width() - 2, 0)]
     return [part.path, *indented, *listed([(_signature(each), _meaning(each)) for each in part.arguments], width(), 26)]
 

@@ -2,19 +2,23 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fl_lightning.cli.layout import listed, width, wrapped
-from fl_lightning.cli.waiting import loading
+from fl_lightning.cli.arguments import TRUST, listed, width, wrapped
 from fl_lightning.config import catalogue, early
 from fl_lightning.config import compose as configs
+from fl_lightning.output import loading
 from fl_lightning.runs import naming as folders
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
 
 
 def _help() -> str:
     wide = width()
-    keys = [key for key in catalogue.stored().keys if not key.name.startswith("fabric.")]
-    fabric = [key.name.removeprefix("fabric.") for key in catalogue.stored().keys if key.name.startswith("fabric.")]
+    known = catalogue.stored().keys
+    keys = [key for key in known if not key.name.startswith("fabric.")]
+    fabric = [key.name.removeprefix("fabric.") for key in known if key.name.startswith("fabric.")]
     pairs = [*((key.name, key.help) for key in keys), ("fabric.KEY", f"{', '.join(fabric)}: as in Lightning's Fabric.")]
     options = listed(
         [
@@ -24,9 +28,7 @@ def _help() -> str:
                 "`fl-lightning show sampler` lists the classes"),
             ("--resume HOW", "auto (default): resume an interrupted run of the same config in its folder, keep a "
                 "finished one; never: start over and replace what is there; PATH: resume from a checkpoint"),
-            ("--trust PACKAGE", "let configs name classes of this package too, besides fl_lightning, torch, lightning, "
-                "torchmetrics and torchvision; importing a package runs its code, so name only what you would run "
-                "yourself"),
+            ("--trust PACKAGE", TRUST),
             ("--print_config", "show the complete config and stop"),
             ("--help", "show this"),
         ],
@@ -99,14 +101,15 @@ def main(arguments: list[str]) -> int:
         print(building.dump(settings), end="")
         return 0
     resume = resumes[-1] if resumes else "auto"
-    _choose_folder(building, settings, merged, rest, names, resume)
-    return _run(building, settings, names, resume)
+    _choose_folder(settings, merged, rest, names, resume)
+    return _run(settings, names, resume)
 
 
 def _choose_folder(
-    building: Any, settings: Any, merged: dict[str, Any], overrides: list[str], names: list[str], resume: str
+    settings: "Namespace", merged: configs.Settings, overrides: list[str], names: list[str], resume: str
 ) -> None:
     """Give a run without ``--run_dir`` a folder of its own."""
+    from fl_lightning.config.building import dump
     from fl_lightning.runs.differing import apart
     from fl_lightning.runs.resuming import folder_of
 
@@ -117,24 +120,25 @@ def _choose_folder(
         return
     changed = folders.changed_settings(merged, settings.as_dict(), list(early.settings(overrides)))
     folder = Path(folders.run_folder(configs.run_name(names), changed, settings.seed))
-    settings.run_dir = str(folder if resume != "auto" else apart(folder, building.dump(settings)))
+    settings.run_dir = str(folder if resume != "auto" else apart(folder, dump(settings)))
 
 
-def _run(building: Any, settings: Any, names: list[str], resume: str) -> int:
+def _run(settings: "Namespace", names: list[str], resume: str) -> int:
     from fl_lightning.cli.closing import closing_lines
+    from fl_lightning.config.building import Outcome, build
     from fl_lightning.runs.interruption import interruptible
 
-    run = building.build(settings, configs.run_name(names))
+    run = build(settings, configs.run_name(names))
     with interruptible(run) as interruption:
         outcome = run.execute(resume)
     is_first = run.loop.fabric.global_rank == 0
-    if outcome is building.Outcome.PAUSED:
+    if outcome is Outcome.PAUSED:
         same = "the same command" if resume != "never" else "the same command with --resume auto"
         text = f"paused after round {run.loop.round_index} of {run.loop.rounds}: {same} resumes from there"
         if is_first:
             print(text, file=sys.stderr)
-        return interruption.exit_code or 143  # another process was told to stop
-    if outcome is building.Outcome.KEPT and is_first:
+        return interruption.exit_code or 143  # another process was stopped
+    if outcome is Outcome.KEPT and is_first:
         print(f"{run.run_dir} is already finished: use --resume never to start over", file=sys.stderr)
     if is_first:
         print("\n".join(closing_lines(run.loop, run.run_dir, names)))

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.config import compose as configs
-from fl_lightning.config.names import label
+from fl_lightning.config.compose import label
 from fl_lightning.config.parsing import add_loop_arguments, keys_of, parse_config
 from fl_lightning.parts.bases import DataSource
 

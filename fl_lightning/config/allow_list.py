@@ -17,18 +17,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 import yaml
 from jsonargparse import Namespace, set_parsing_settings
 
-from fl_lightning.config.compose import ConfigError
+from fl_lightning.config.compose import ConfigError, Settings
 
 _OWN = (
     *("aggregators", "asynchronous", "callbacks", "data", "engine", "module", "networks"),
     *("samplers", "server", "solvers", "system", "uploads"),
 )  # fmt: skip
-_LISTED = ("fl_lightning", "lightning", "torch", "torchmetrics", "torchvision")  # of which something is on the list
+_LISTED = {"fl_lightning", "lightning", "torch", "torchmetrics", "torchvision"}  # of which something is on the list
 _LIGHTNING = ("EarlyStopping", "LearningRateMonitor")
 _NOT_ALLOWED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
@@ -41,7 +40,7 @@ _RISKY_TYPES = re.compile(r"Callable|bytes|Path|IO\b|PathLike|ModuleType|functio
 _allowed_before: set[str] = set()  # jsonargparse's settings are global: what an earlier call allowed is taken back
 
 
-def limit_imports(trusted: Sequence[str] = (), texts: Sequence[Any] = ()) -> None:
+def limit_imports(trusted: Sequence[str] = (), texts: Sequence[object] = ()) -> None:
     """Let configurations name only what is on the list, and the trusted packages.
 
     Args:
@@ -57,7 +56,7 @@ def limit_imports(trusted: Sequence[str] = (), texts: Sequence[Any] = ()) -> Non
             raise ConfigError(f"--trust {package}: give the name of a package, as in an import")
     if trusted and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a package beside the config is found, as it is with python -m
-    named = set(_dotted_names(texts))
+    named = {name for text in _everything_in(texts) if isinstance(text, str) for name in _dotted_names(text)}
     allowed = listed_names({name.split(".")[0] for name in named})
     for name in sorted(named):
         above = name.rpartition(".")[0]
@@ -78,20 +77,33 @@ def listed_names(packages: set[str] | None = None) -> set[str]:
     Args:
         packages: Those of the slow packages that are wanted; all by default.
     """
-    names = set(_own_names()) | set(_torch_names())
-    for package, of_package in (
-        ("torchvision", _torchvision_names),
-        ("torchmetrics", _torchmetrics_names),
-        ("lightning", _lightning_names),
-    ):
-        if packages is None or package in packages:
-            names |= set(of_package())
-    return names
+    wanted = _LISTED if packages is None else {"fl_lightning", "torch", *packages} & _LISTED
+    return {name for package in wanted for name in _names_of(package)}
 
 
 @cache
-def _own_names() -> frozenset[str]:
-    return frozenset(path for paths in own_classes().values() for path in paths)
+def _names_of(package: str) -> frozenset[str]:
+    """Return what a configuration may name of a listed package, which is imported only here."""
+    if package == "fl_lightning":
+        return frozenset(path for paths in own_classes().values() for path in paths)
+    if package == "torch":
+        from torch import nn, optim
+
+        kinds = (nn.Module, optim.Optimizer, optim.lr_scheduler.LRScheduler)
+        return _paths([nn, optim, optim.lr_scheduler], lambda part: _is_of_kind(part, "torch.", kinds))
+    if package == "torchvision":
+        from torchvision import models
+
+        builders = {models.get_model_builder(name) for name in models.list_models(module=models)}
+        return _paths([models], lambda part: inspect.isfunction(part) and part in builders)
+    if package == "torchmetrics":
+        from torchmetrics import Metric, classification, regression
+
+        modules = [import_module(package), classification, regression]
+        return _paths(modules, lambda part: _is_of_kind(part, "torchmetrics.", (Metric,)))
+    from lightning.pytorch import callbacks
+
+    return _paths([callbacks], lambda part: inspect.isclass(part) and part.__name__ in _LIGHTNING)
 
 
 @cache
@@ -108,47 +120,14 @@ def own_classes() -> dict[type, frozenset[str]]:
     return found
 
 
-@cache
-def _torch_names() -> frozenset[str]:
-    import torch
-
-    kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
-    modules = [torch.nn, torch.optim, torch.optim.lr_scheduler]
-    return _paths(modules, lambda part: _is_of_kind(part, "torch.", kinds))
-
-
-@cache
-def _torchvision_names() -> frozenset[str]:
-    from torchvision import models
-
-    builders = {models.get_model_builder(name) for name in models.list_models(module=models)}
-    return _paths([models], lambda part: inspect.isfunction(part) and part in builders)
-
-
-@cache
-def _torchmetrics_names() -> frozenset[str]:
-    import torchmetrics
-    from torchmetrics import classification, regression
-
-    modules = [torchmetrics, classification, regression]
-    return _paths(modules, lambda part: _is_of_kind(part, "torchmetrics.", (torchmetrics.Metric,)))
-
-
-@cache
-def _lightning_names() -> frozenset[str]:
-    from lightning.pytorch import callbacks
-
-    return _paths([callbacks], lambda part: inspect.isclass(part) and part.__name__ in _LIGHTNING)
-
-
-def _paths(modules: Sequence[ModuleType], wanted: Callable[[Any], bool]) -> frozenset[str]:
+def _paths(modules: Sequence[ModuleType], wanted: Callable[[object], bool]) -> frozenset[str]:
     """Return under which names the wanted public parts of modules can be had, and where they are defined."""
     found = set()
     for module in modules:
         for name in _public_names(module):
-            part = getattr(module, name, None)
-            if wanted(part):
-                found |= {f"{module.__name__}.{name}", f"{part.__module__}.{part.__qualname__}"}  # type: ignore[union-attr]
+            part: Callable[..., object] | None = getattr(module, name, None)
+            if part is not None and wanted(part):
+                found |= {f"{module.__name__}.{name}", f"{part.__module__}.{part.__qualname__}"}
     return frozenset(found)
 
 
@@ -157,7 +136,7 @@ def _public_names(module: ModuleType) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
-def _is_of_kind(part: Any, package: str, kinds: tuple[type, ...]) -> bool:
+def _is_of_kind(part: object, package: str, kinds: tuple[type, ...]) -> bool:
     return (
         inspect.isclass(part)
         and issubclass(part, kinds)
@@ -166,8 +145,8 @@ def _is_of_kind(part: Any, package: str, kinds: tuple[type, ...]) -> bool:
     )
 
 
-def takes_something_risky(part: Any) -> bool:
-    """Return whether a class or function takes a path, bytes, a callable or a command, as far as its signature tells.
+def takes_something_risky(part: Callable[..., object]) -> bool:
+    """Return whether a class or function takes a path, bytes, a callable or a command, as far as its signature shows.
 
     >>> import torch
     >>> takes_something_risky(torch.nn.Linear), takes_something_risky(torch.optim.lr_scheduler.LambdaLR)
@@ -183,19 +162,19 @@ def takes_something_risky(part: Any) -> bool:
     )
 
 
-def _dotted_names(tree: Any) -> Iterator[str]:
-    """Yield everything in a tree of settings that is written like a dotted path, also inside texts that are YAML."""
-    if isinstance(tree, str):
-        yield from _DOTTED.findall(tree)
-        if "\\" in tree:  # an escaped name shows only after parsing
-            yield from _DOTTED.findall(_unescaped(tree.partition("=")[2] or tree))
-    elif isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _dotted_names(key)
-            yield from _dotted_names(value)
-    elif isinstance(tree, (list, tuple)):
-        for value in tree:
-            yield from _dotted_names(value)
+def _everything_in(tree: object) -> Iterator[object]:
+    """Yield all that a tree of settings is made of: tables, lists, keys and values, those of the parser as tables."""
+    tree = vars(tree) if isinstance(tree, Namespace) else tree
+    yield tree
+    inner = [*tree, *tree.values()] if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
+    for each in inner:
+        yield from _everything_in(each)
+
+
+def _dotted_names(text: str) -> list[str]:
+    """Return everything that is written like a dotted path, also in a text that is YAML."""
+    hidden = _unescaped(text.partition("=")[2] or text) if "\\" in text else ""  # a name that shows only after parsing
+    return _DOTTED.findall(text) + _DOTTED.findall(hidden)
 
 
 def _unescaped(text: str) -> str:
@@ -209,66 +188,45 @@ def _is_trusted(path: str, trusted: Sequence[str]) -> bool:
     return path.startswith(tuple(f"{package}." for package in trusted))
 
 
-def explained(complaint: str) -> str:
-    """Return a complaint of the parser, or what to do about it where the import was not allowed.
+def explained(error: str) -> str:
+    """Return an error of the parser, or what to do about it where the import was not allowed.
 
     >>> explained("... Importing 'mine.Sampler' is not allowed, denied by ...")
     'mine.Sampler is not of a package that configs may name: if you would run its code yourself, add --trust mine'
     """
-    denied = _NOT_ALLOWED.search(complaint)
+    denied = _NOT_ALLOWED.search(error)
     if denied is None:
-        return complaint
+        return error
     package = denied[1].split(".")[0]
-    advice = f"if you would run its code yourself, add --trust {package}"
-    if package in _LISTED:
-        return f"{denied[1]} is not on the list of what a config may name: {advice}"
-    return f"{denied[1]} is not of a package that configs may name: {advice}"
+    reason = "on the list of what a config" if package in _LISTED else "of a package that configs"
+    return f"{denied[1]} is not {reason} may name: if you would run its code yourself, add --trust {package}"
 
 
 def check_classes(settings: Namespace, trusted: Sequence[str] = ()) -> None:
     """Refuse what was parsed but is not on the list: a function, an attribute of a class, or pretrained weights."""
-    for spec in specs(settings.as_dict()):
+    for spec in _specs(settings):
         path = spec["class_path"]
         if _is_trusted(path, trusted):
             continue
         if path not in listed_names({path.split(".")[0]}):
             raise ConfigError(f"class_path {path} is not on the list of what a config may name: see SECURITY.md")
-        arguments = spec.get("init_args") or {}
-        if path.startswith("torchvision.models.") and arguments.get("weights") is not None:
-            raise ConfigError(f"{path}: weights={arguments['weights']} would be downloaded: add --trust torchvision")
-    for function in _functions(settings):
-        where = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
-        if not _is_trusted(where, trusted):
-            raise ConfigError(f"{where} is a function: a config may name classes alone")
+        weights = (spec.get("init_args") or {}).get("weights")
+        if path.startswith("torchvision.models.") and weights is not None:
+            raise ConfigError(f"{path}: weights={weights} would be downloaded: add --trust torchvision")
+    for part in _everything_in(settings):
+        if callable(part) and not inspect.isclass(part):
+            where = f"{getattr(part, '__module__', '')}.{getattr(part, '__qualname__', part)}"
+            if not _is_trusted(where, trusted):
+                raise ConfigError(f"{where} is a function: a config may name classes alone")
 
 
-def specs(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield every table with a ``class_path`` in a tree."""
-    if isinstance(tree, dict):
-        if isinstance(tree.get("class_path"), str):
-            yield tree
-        for value in tree.values():
-            yield from specs(value)
-    elif isinstance(tree, (list, tuple)):
-        for value in tree:
-            yield from specs(value)
+def _specs(settings: Namespace) -> Iterator[Settings]:
+    """Yield every table with a ``class_path``."""
+    for table in _everything_in(settings):
+        if isinstance(table, dict) and isinstance(table.get("class_path"), str):
+            yield table
 
 
-def class_paths(tree: Any) -> Iterator[str]:
-    """Yield every ``class_path`` in a tree."""
-    for spec in specs(tree):
-        yield spec["class_path"]
-
-
-def _functions(tree: Any) -> Iterator[Any]:
-    """Yield the functions among parsed values, which the parser makes of their names."""
-    if isinstance(tree, Namespace):
-        tree = vars(tree)
-    if isinstance(tree, dict):
-        for value in tree.values():
-            yield from _functions(value)
-    elif isinstance(tree, (list, tuple)):
-        for value in tree:
-            yield from _functions(value)
-    elif callable(tree) and not inspect.isclass(tree):
-        yield tree
+def class_paths(settings: Namespace) -> list[str]:
+    """Return every ``class_path`` among parsed settings."""
+    return [spec["class_path"] for spec in _specs(settings)]

@@ -8,31 +8,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import torch
-import yaml
 from jsonargparse import ArgumentParser, Namespace
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks import RoundCheckpoint, RoundProgress
-from fl_lightning.config.compose import ConfigError
-from fl_lightning.config.default_callbacks import with_defaults
-from fl_lightning.config.loggers import LOGGERS, make_loggers, wanted_loggers
+from fl_lightning.config.callbacks import LOGGERS, with_defaults
+from fl_lightning.config.compose import ConfigError, Settings
 from fl_lightning.config.parsing import add_loop_arguments, loop_keys, parse_config, split_loop
 from fl_lightning.config.starting import launch
 from fl_lightning.data import ValidationSplit
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.parts.protocols import Federation
-from fl_lightning.runs.folder import CHECKPOINTS, RunFolder
+from fl_lightning.runs.folder import RunFolder
 from fl_lightning.runs.rebuilding import rebuild
-from fl_lightning.runs.resuming import Beginning, about, begin, shared
+from fl_lightning.runs.resuming import Beginning, begin, shared
 from fl_lightning.seeding import Purpose, client_seed
 
 _LOST_PROCESS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")  # in what the backends say
+_OPTIONS = (  # name, type, default and help of the keys that are of no class
+    ("seed", int, 0, "Of every random stream."),
+    ("run_dir", str | None, None, "Folder of the run; runs/<config>/seed_<seed> by default."),
+    ("target_accuracy", float | None, None, "A value of loop.monitor; the cost to reach it is in the summary."),
+    ("validation", float | None, None,
+        "Share of the training data to hold out and evaluate on instead of the test data, for tuning."),
+    ("logger", list[str] | str, ["wandb"], f"{', '.join(LOGGERS)}, several separated by commas, or none."),
+    ("start_timeout", float, 300.0, "Seconds to wait for other processes and nodes at the start."),
+)  # fmt: skip
 
 
 class Outcome(Enum):
@@ -91,7 +97,7 @@ class Run:
                 print(line, file=sys.stderr)
 
     def _prepare(self, folder: RunFolder, beginning: Beginning) -> None:
-        """Make the folder ready, and let checkpoints and folder tell of the same run."""
+        """Make the folder ready, and let checkpoints and folder describe the same run."""
         saver = next(callback for callback in self.loop.callbacks if isinstance(callback, RoundCheckpoint))
         files = (beginning.stored or {}).get("files")
         if isinstance(files, dict):
@@ -100,7 +106,7 @@ class Run:
         folder.prepare(self.config, identity, anew=beginning.checkpoint is None)
         self.loop.callbacks.append(folder)
 
-    def _train(self, federation: Federation, checkpoint: dict[str, Any] | None) -> None:
+    def _train(self, federation: Federation, checkpoint: dict[str, object] | None) -> None:
         try:
             self.loop.run(self.module, federation, checkpoint)
         except RuntimeError as error:
@@ -120,31 +126,8 @@ def make_parser() -> ArgumentParser:
     """Return the parser whose keys are the arguments of the loop, the module, the data and Fabric."""
     parser = ArgumentParser(prog="train.py", exit_on_error=False, add_help=False, allow_abbrev=False)
     parser.add_argument("--config", action="config")
-    parser.add_argument("--seed", type=int, default=0, help="Of every random stream.")
-    parser.add_argument(
-        "--run_dir", type=str | None, default=None, help="Folder of the run; runs/<config>/seed_<seed> by default."
-    )
-    parser.add_argument(
-        "--target_accuracy",
-        type=float | None,
-        default=None,
-        help="A value of loop.monitor; the cost to reach it is in the summary.",
-    )
-    parser.add_argument(
-        "--validation",
-        type=float | None,
-        default=None,
-        help="Share of the training data to hold out and evaluate on instead of the test data, for tuning.",
-    )
-    parser.add_argument(
-        "--logger",
-        type=list[str] | str,
-        default=["wandb"],
-        help=f"{', '.join(LOGGERS)}, several separated by commas, or none.",
-    )
-    parser.add_argument(
-        "--start_timeout", type=float, default=300.0, help="Seconds to wait for other processes and nodes at the start."
-    )
+    for name, kind, default, text in _OPTIONS:
+        parser.add_argument(f"--{name}", type=kind, default=default, help=text)
     parser.add_subclass_arguments(LightningModule, "model", required=True, help="Any LightningModule.")
     parser.add_argument("--data", type=DataSource, required=True, help="The data set and how clients share it.")
     parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"})
@@ -154,14 +137,8 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-def parse(merged: dict[str, Any], overrides: list[str], trusted: Sequence[str] = ()) -> Namespace:
-    """Return the settings of a run.
-
-    Args:
-        merged: The config.
-        overrides: Arguments of the command line.
-        trusted: Packages whose classes may be named besides the known ones, see :mod:`fl_lightning.config.allow_list`.
-    """
+def parse(merged: Settings, overrides: list[str], trusted: Sequence[str] = ()) -> Namespace:
+    """Return the settings of a run, see :func:`fl_lightning.config.parsing.parse_config`."""
     return parse_config(make_parser(), merged, overrides, trusted)
 
 
@@ -175,7 +152,7 @@ def instantiate_data(settings: Namespace) -> DataSource:
     return make_parser().instantiate(Namespace(data=settings.data)).data
 
 
-def instantiate_data_of(merged: dict[str, Any], trusted: Sequence[str] = ()) -> DataSource:
+def instantiate_data_of(merged: Settings, trusted: Sequence[str] = ()) -> DataSource:
     """Make the data source of a configuration of which nothing else is used."""
     if "data" not in merged:
         raise ConfigError("there is no key data: say which data, as in configs/data/digits.yaml")
@@ -199,7 +176,7 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     Args:
         settings: What was parsed.
         name: The run's name, ``<data>_<algorithm>``.
-        labels: What ``data`` and ``algorithm`` are called, where the name does not tell.
+        labels: What ``data`` and ``algorithm`` are called, where the name does not say.
     """
     if settings.seed < 0:
         raise ConfigError(f"seed={settings.seed} must not be negative")
@@ -213,17 +190,12 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     torch.manual_seed(client_seed(settings.seed, Purpose.INITIAL_WEIGHTS, 0, 0))
     with contextlib.redirect_stderr(io.StringIO()):
         objects = make_parser().instantiate(settings)
-    run_dir = Path(settings.run_dir)
     data_name, _, algorithm_name = name.partition("_")
     labels = {"data": data_name, "algorithm": algorithm_name or name, "config": name} | (labels or {})
-    names = wanted_loggers(settings.logger)
-    loggers = make_loggers(names, labels, settings.seed, run_dir, yaml.safe_load(config), target)
-    callbacks = with_defaults(objects.loop.callbacks, run_dir, target, labels, loggers)
-    # Last, because it saves what the others know of a round.
-    callbacks.append(RoundCheckpoint(str(run_dir / CHECKPOINTS), about=about(config), **vars(settings.checkpoint)))
+    callbacks = with_defaults(objects.loop.callbacks, settings, config, labels)
     fabric = objects.fabric
     launch(fabric, settings.start_timeout)
     algorithm, system, rest = split_loop(objects.loop)
     loop = FederatedLoop(algorithm, system, **(rest | {"callbacks": callbacks}), fabric=fabric, seed=settings.seed)
     data = objects.data if settings.validation is None else ValidationSplit(objects.data, settings.validation)
-    return Run(loop=loop, module=objects.model, data=data, run_dir=run_dir, config=config)
+    return Run(loop=loop, module=objects.model, data=data, run_dir=Path(settings.run_dir), config=config)

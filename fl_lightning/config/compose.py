@@ -1,18 +1,42 @@
 """Finding, composing and merging configuration files. Imports nothing heavy, so that ``--help`` answers at once."""
 
+import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.config.nearest import nearest
 from fl_lightning.runs import safe_yaml
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 DEMO = "digits_fedacs.yaml"
+_ALIKE = 0.65  # of 1: one wrong letter in three is too much
+
+Settings = dict[str, Any]  # a table of a configuration, as it is read; what may stand where, the parser knows
 
 
 class ConfigError(ValueError):
     """Something in a configuration file or on the command line that the user can fix."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like a word; None where none is like it.
+
+    >>> nearest("fedacz", ["fedavg", "fedacs"]), nearest("Uniform", ["Importance"])
+    ('fedacs', None)
+    """
+    folded = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word[:100].lower(), folded, n=1, cutoff=_ALIKE)
+    return folded[found[0]] if found else None
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return a question to put behind an error, or nothing.
+
+    >>> suggestion("fedacz", ["fedavg", "fedacs"])
+    ' (did you mean fedacs?)'
+    """
+    found = nearest(word, known)
+    return "" if found is None or found == word else f" (did you mean {found}?)"
 
 
 def names(kind: str) -> list[str]:
@@ -49,13 +73,13 @@ def resolve(name: str) -> list[Path]:
 
 def _meant(stem: str) -> str:
     """Return the shipped config that is most like a name, as a question."""
-    data, algorithms = names("data"), names("algorithms")
-    pairs = [f"{one}_{other}" for one in data for other in algorithms]
-    found = nearest(stem, [*data, *algorithms, *pairs])
+    data = names("data")
+    algorithms = names("algorithms")
+    found = nearest(stem, [*data, *algorithms, *(f"{one}_{other}" for one in data for other in algorithms)])
     return "" if found is None else f" (did you mean {found}.yaml?)"
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Settings:
     """Return the contents of one file."""
     try:
         loaded = safe_yaml.load_table(path.read_text(encoding="utf-8-sig"), f"config {path}")
@@ -70,7 +94,7 @@ def read(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def merge(under: Any, over: Any) -> Any:
+def merge(under: Settings, over: Settings) -> Settings:
     """Return ``over`` merged into ``under``: tables are merged key by key, everything else is replaced.
 
     Arguments belong to their class: where the class changes, the arguments beneath are dropped.
@@ -80,14 +104,16 @@ def merge(under: Any, over: Any) -> Any:
     >>> merge({"class_path": "A", "init_args": {"x": 1}}, {"class_path": "B"})
     {'class_path': 'B'}
     """
-    if not isinstance(under, dict) or not isinstance(over, dict):
-        return over
     if "class_path" in over and over["class_path"] != under.get("class_path", over["class_path"]):
         return over
-    return {**under, **{key: merge(under[key], value) if key in under else value for key, value in over.items()}}
+    merged = under | over
+    for key in under.keys() & over.keys():
+        if isinstance(under[key], dict) and isinstance(over[key], dict):
+            merged[key] = merge(under[key], over[key])
+    return merged
 
 
-def compose(config_names: Iterable[str]) -> dict[str, Any]:
+def compose(config_names: Iterable[str]) -> Settings:
     """Return the base config with the named ones merged into it in order."""
     merged = read(FOLDER / "base.yaml")
     for name in config_names:
@@ -103,3 +129,34 @@ def run_name(config_names: list[str]) -> str:
     ('mnist_fedacs', 'mnist_fedavg')
     """
     return "_".join(Path(name).stem for name in config_names)
+
+
+def label(name: str) -> str:
+    """Return what an algorithm is called: its name, or the stem of its file.
+
+    >>> label("fedavg"), label("algorithms/mine.yaml")
+    ('fedavg', 'mine')
+    """
+    return name if name in names("algorithms") else Path(name).stem
+
+
+def names_given(text: str) -> list[str]:
+    """Return the algorithms that a comma-separated list of names and files, or ``all``, stands for; FedAvg first.
+
+    >>> names_given("fedacs, fedavg")
+    ['fedavg', 'fedacs']
+    """
+    known = names("algorithms")
+    given = known if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
+    if not given:
+        raise ConfigError("--algorithms needs names or files, separated by commas, or all")
+    given = sorted(dict.fromkeys(given), key=lambda name: name != "fedavg")
+    for name in given:
+        if name not in known and not Path(name).is_file():
+            hint = suggestion(name, known)
+            raise ConfigError(f"algorithm {name!r} is unknown{hint}: use a file, all, or some of {', '.join(known)}")
+    labels = [label(name) for name in given]
+    twice = sorted({each for each in labels if labels.count(each) > 1})
+    if twice:
+        raise ConfigError(f"--algorithms has {', '.join(twice)} more than once: rename the file")
+    return given

@@ -1,9 +1,8 @@
-"""What all commands share that make parts of a configuration: the loop's arguments, parsing, and its complaints."""
+"""What all commands share that make parts of a configuration: the loop's arguments, parsing, and its errors."""
 
 import contextlib
 import inspect
 import io
-import itertools
 import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -17,8 +16,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.config.allow_list import check_classes, class_paths, explained, limit_imports
-from fl_lightning.config.compose import ConfigError
-from fl_lightning.config.errors import in_plain_words
+from fl_lightning.config.compose import ConfigError, Settings
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.bases import Channel, DataSource, Partition, Sampling, Schedule, misfit
 from fl_lightning.runs.identity import flat
@@ -32,6 +30,12 @@ _LONGEST_LIST = 1000
 _TABLES = ("checkpoint", "fabric", "loop")
 _REFUSED = re.compile(r"Import path (?:([\w.]+) )?does not correspond to a subclass of (\w+)")
 _PATH = re.compile(r"\w+(?:\.\w+)+")
+_KEYS = re.compile(r'Parser key "([^"]+)"')
+_EXPECTED = re.compile(r"Expected an? <class '([\w.]+)'>\. Got value: (.*?)(?= - Expected an? | Given value type: |$)")
+_ALTERNATIVES = re.compile(
+    r"Subtypes: \[(?P<types>.*?)\] Errors: - (?P<errors>.*?) Given value type: .*?Given value: (?P<value>.*)$"
+)
+_TYPES = re.compile(r"<class '([\w.]+)'>|([\w.]+\[[^<]*?\])|'([^']+)'")
 _ABSTRACT = re.compile(r"instantiatable class, but ([\w.]+) is abstract")
 
 
@@ -75,7 +79,7 @@ def split_loop(made: Namespace) -> tuple[Algorithm, System, dict[str, Any]]:
 
 
 def parse_config(
-    parser: ArgumentParser, config: dict[str, Any], overrides: Sequence[str], trusted: Sequence[str] = ()
+    parser: ArgumentParser, config: Settings, overrides: Sequence[str], trusted: Sequence[str] = ()
 ) -> Namespace:
     """Check a config and overrides against the signatures; one clear line for what does not fit.
 
@@ -87,21 +91,21 @@ def parse_config(
     """
     _refuse_long_lists(config, overrides)
     limit_imports(trusted, [config, *overrides])
-    complaints = io.StringIO()
+    said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaints):
+        with contextlib.redirect_stderr(said):
             settings: Namespace = parser.parse_args(["--config", yaml.safe_dump(config), *overrides])
     except (ArgumentError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise ConfigError(_one_line(str(error))) from None
     except SystemExit as ending:
         if not ending.code:
             raise  # the help of a class was shown
-        raise ConfigError(_one_line(complaints.getvalue())) from None
+        raise ConfigError(_one_line(said.getvalue())) from None
     _check_tables(settings)
     check_classes(settings, trusted)
-    for path in class_paths(settings.as_dict()):
-        for complaint in _misfits(path):
-            raise ConfigError(complaint)
+    for path in class_paths(settings):
+        for problem in _misfits(path):
+            raise ConfigError(problem)
     return settings
 
 
@@ -115,7 +119,7 @@ def _check_tables(settings: Namespace) -> None:
             raise ConfigError(f"{key}={value} is out of range: at most 2^63 - 1 = {2**63 - 1}")
 
 
-def _refuse_long_lists(config: dict[str, Any], overrides: Sequence[str]) -> None:
+def _refuse_long_lists(config: Settings, overrides: Sequence[str]) -> None:
     """Refuse lists that would take the parser minutes: it looks at each value many times."""
     found = [(key, len(value)) for key, value in flat(config).items() if isinstance(value, list)]
     found += [(text.partition("=")[0][:40], text.count(",") + 1) for text in overrides]
@@ -127,8 +131,8 @@ def _refuse_long_lists(config: dict[str, Any], overrides: Sequence[str]) -> None
             )
 
 
-def _one_line(complaint: str) -> str:
-    line = in_plain_words(_explained(explained(complaint)))
+def _one_line(error: str) -> str:
+    line = in_plain_words(_explained(explained(error)))
     return line if len(line) <= 600 else line[:600] + " ..."
 
 
@@ -136,30 +140,60 @@ def _misfits(path: str) -> Iterator[str]:
     """Yield what is wrong with a subclass of one of the bases."""
     part = _imported(path)
     for base in _BASES:
-        problem = misfit(part, base) if inspect.isclass(part) and issubclass(part, base) else None
-        if problem is not None:
-            yield f"{path} does not fit {base.__module__}.{base.__name__}: {problem}"
+        if inspect.isclass(part) and issubclass(part, base):
+            yield from _misfit(path, base)
 
 
-def _explained(complaint: str) -> str:
-    """Return a complaint of the parser, or in place of "not a subclass" the method that differs."""
-    abstract, refused = _ABSTRACT.search(complaint), _REFUSED.search(complaint)
+def _misfit(path: str, base: type) -> list[str]:
+    """Return what a part lacks of a base, in a list that is empty if it fits or is not imported."""
+    part = _imported(path)
+    problem = None if part is None else misfit(part, base)
+    return [] if problem is None else [f"{path} does not fit {base.__module__}.{base.__name__}: {problem}"]
+
+
+def _explained(error: str) -> str:
+    """Return an error of the parser, or in place of "not a subclass" the method that differs."""
+    abstract = _ABSTRACT.search(error)
+    refused = _REFUSED.search(error)
     if abstract is not None:
-        return next(_misfits(abstract[1]), complaint)
+        return next(_misfits(abstract[1]), error)
     if refused is None:
-        return complaint
+        return error
     bases = [base for base in _BASES if base.__name__ == refused[2]]
-    # Of an argument that may be left out, the path stands at the end of the complaint.
-    paths = [refused[1]] if refused[1] else _PATH.findall(complaint.partition("Given value:")[2])
-    for base, path in itertools.product(bases, paths):
-        part = _imported(path)
-        problem = misfit(part, base) if part is not None else None
-        if problem is not None:
-            return f"{path} does not fit {base.__module__}.{base.__name__}: {problem}"
-    return complaint
+    # Of an argument that may be left out, the path stands at the end of the error.
+    paths = [refused[1]] if refused[1] else _PATH.findall(error.partition("Given value:")[2])
+    return next((problem for base in bases for path in paths for problem in _misfit(path, base)), error)
 
 
-def _imported(path: str) -> Any:
-    """Return what a dotted path names if its module is imported already; a complaint must not import anything."""
+def _imported(path: str) -> object:
+    """Return what a dotted path names if its module is imported already; an error must not import anything."""
     module, _, name = path.rpartition(".")
     return vars(sys.modules[module]).get(name) if module in sys.modules else None
+
+
+def in_plain_words(error: str) -> str:
+    '''Return an error of the parser without the inner workings of types: the key, the value and what is wanted.
+
+    >>> in_plain_words("""Parser key "loop.averaging": Parser key "decay": Expected a <class 'float'>. Got value: x""")
+    "loop.averaging.decay='x' does not fit: wanted float"
+    >>> in_plain_words("anything else")
+    'anything else'
+    '''
+    text = " ".join(error.split())
+    key = ".".join(_KEYS.findall(text))
+    expected = _EXPECTED.findall(text)
+    if key and expected:
+        return _sentence(key, expected[-1][1], [expected[-1][0]])
+    start = text.rfind("Subtypes: [")
+    found = _ALTERNATIVES.search(text, start) if start >= 0 else None
+    if not key or found is None:
+        return text
+    others = [each for each in found["errors"].split(" - ") if not each.startswith("Expected a")]
+    if others:
+        return f"{key}: {others[0]}"
+    return _sentence(key, found["value"], ["".join(names) for names in _TYPES.findall(found["types"])])
+
+
+def _sentence(key: str, value: str, types: list[str]) -> str:
+    words = ["null" if name == "NoneType" else re.sub(r"[a-z_][\w]*\.(?=\w)", "", name) for name in types]
+    return f"{key}={value[:80]!r} does not fit: wanted {' or '.join(dict.fromkeys(words))}"

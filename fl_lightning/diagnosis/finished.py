@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.waiting import loading
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.diagnosis import words
+from fl_lightning.output import loading
 
 if TYPE_CHECKING:
     from fl_lightning.algorithms import Algorithm

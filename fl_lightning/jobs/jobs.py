@@ -6,7 +6,7 @@ from typing import Any
 
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
-from fl_lightning.config.nearest import suggestion
+from fl_lightning.config.compose import suggestion
 from fl_lightning.runs import safe_yaml
 from fl_lightning.runs.identity import is_free
 from fl_lightning.runs.naming import in_words

@@ -6,8 +6,10 @@ from itertools import pairwise
 
 import pytest
 import yaml
+from jsonargparse import Namespace
 
 from fl_lightning.cli.main import main
+from fl_lightning.config import allow_list
 from fl_lightning.config import compose as configs
 from stored_runs import arguments
 
@@ -102,6 +104,15 @@ def test_keys_are_never_written(tmp_path, monkeypatch, capsys):
     assert any("wandb" in str(path) for path in files)
     for path in files:
         assert secret.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    "hidden", [Namespace(class_path="os.system"), [[Namespace(class_path="os.system")]], os.system]
+)
+def test_nothing_hides_in_lists_of_other_things(hidden):
+    settings = Namespace(loop=Namespace(callbacks=[None, hidden]))
+    with pytest.raises(configs.ConfigError, match=r"system"):
+        allow_list.check_classes(settings)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the files of the repository are looked at")

@@ -124,7 +124,7 @@ def test_two_algorithms_may_not_share_a_label(project, capsys):
 
 
 @pytest.mark.parametrize(
-    ("command", "complaint"),
+    ("command", "error"),
     [
         ("figure toy-static --trust outsider", "--trust goes with --algorithm FILE"),
         ("figure toy-static --algorithm fedavg,fedacs", "must be one name or one file"),
@@ -135,5 +135,5 @@ def test_two_algorithms_may_not_share_a_label(project, capsys):
         ("figure toy-static --algorithm nobody", "algorithm 'nobody' is unknown"),
     ],
 )
-def test_what_a_figure_cannot_simulate_is_refused(command, complaint, project, capsys):
-    assert complaint in refused(capsys, command)
+def test_what_a_figure_cannot_simulate_is_refused(command, error, project, capsys):
+    assert error in refused(capsys, command)
