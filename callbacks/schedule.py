@@ -1,7 +1,6 @@
 """HeterogeneitySchedule: T and q of every client in every round."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +11,7 @@ from fl_lightning.callbacks.trainer import global_seed
 from fl_lightning.parts.bases import Schedule
 from fl_lightning.parts.checking import one_of
 from fl_lightning.seeding import Purpose, generator
-from fl_lightning.system.number_files import read_numbers
-from fl_lightning.system.trace_file import NOT_A_TABLE, read_rows, whole
+from fl_lightning.system.traces import Column, read_numbers, read_trace, whole
 from fl_lightning.types import Conditions, IntVector, Vector
 
 _MAX_STEPS = 1_000_000  # of a client in a round
@@ -86,7 +84,7 @@ class HeterogeneitySchedule(Callback, Schedule):
         self.groups = [_checked_group(group) for group in groups] if groups is not None else None
         self.num_steps, self.failure_rates = num_steps, failure_rates
         self.dynamic, self.unit, self.radio = dynamic, unit, radio
-        self._trace = read_trace(Path(trace)) if trace is not None else None
+        self._trace = read_conditions(trace) if trace is not None else None
         self.failure_rate: float | None = None  # q of this epoch, in a plain Trainer
 
     @property
@@ -196,36 +194,11 @@ def _check_values(num_steps: Any, failure_rates: Any) -> None:
         )
 
 
-def read_trace(path: Path) -> list[tuple[IntVector, Vector]]:
+def read_conditions(path: str) -> list[tuple[IntVector, Vector]]:
     """Return T and q of each round of a trace file."""
-    try:
-        values = [
-            (
-                whole("round", row.get("round") or 1),
-                whole("client", row["client"]),
-                whole("num_steps", row["num_steps"]),
-                float(row["failure_rate"]),
-            )
-            for row in read_rows(path)
-        ]
-    except NOT_A_TABLE as error:
-        raise ValueError(
-            f"trace file {path} is not a table with columns client, num_steps, failure_rate (and round): {error!r}"
-        ) from None
-    return _rounds_of(path, values)
-
-
-def _rounds_of(path: Path, values: list[tuple[int, int, int, float]]) -> list[tuple[IntVector, Vector]]:
-    rounds, clients = sorted({v[0] for v in values}), sorted({v[1] for v in values})
-    wanted = len(rounds) * len(clients)
-    complete = len(values) == wanted == len({v[:2] for v in values}) and clients == list(range(len(clients)))
-    if not values or rounds != list(range(1, len(rounds) + 1)) or not complete:
-        raise ValueError(
-            f"trace file {path} must have each client (from 0) once in each round (from 1), and nothing else"
-        )
-    ordered = sorted(values)
-    steps = np.array([v[2] for v in ordered], dtype=np.int64).reshape(len(rounds), -1)
-    rates = np.array([v[3] for v in ordered], dtype=np.float64).reshape(len(rounds), -1)
-    for row in range(len(rounds)):
-        _check_values(steps[row], rates[row])
-    return list(zip(steps, rates, strict=True))
+    columns = [Column("num_steps", whole), Column("failure_rate")]
+    table = read_trace(path, columns, "client, num_steps, failure_rate (and round)", every_round=False)
+    found = list(zip(table["num_steps"].astype(np.int64), table["failure_rate"], strict=True))
+    for num_steps, rates in found:
+        _check_values(num_steps, rates)
+    return found

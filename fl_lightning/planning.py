@@ -15,7 +15,7 @@ from fl_lightning.seeding import Purpose, forecast_round, generator
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import Solver
 from fl_lightning.system.clock import Clock
-from fl_lightning.system.number_files import KINDS, read_numbers
+from fl_lightning.system.traces import KINDS, read_numbers
 from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profiles, RoundPlan, Updates, Vector
 from fl_lightning.uploads import Uploads
 

@@ -23,7 +23,7 @@ from fl_lightning.parts.bases import Channel, DataSource, Partition, Schedule, m
 from fl_lightning.runs.identity import flat
 from fl_lightning.samplers import Sampler
 from fl_lightning.solvers import Solver
-from fl_lightning.system.number_files import KINDS
+from fl_lightning.system.traces import KINDS
 
 _BASES: tuple[type, ...] = (Schedule, Channel, DataSource, Partition, Sampler, Aggregator, Solver)
 _LONGEST_LIST = 1000
