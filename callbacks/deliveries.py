@@ -5,10 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.callbacks import Callback
-from typing_extensions import override
-
-from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.callbacks.base import RoundCallback
 from fl_lightning.runs.storage import write_durably
 from fl_lightning.system.deliveries import FILE, as_table, read_deliveries
 from fl_lightning.types import RoundResult
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
 
 
-class DeliveryRecorder(Callback):
+class DeliveryRecorder(RoundCallback):
     """Writes who answered and with how many steps, for :class:`fl_lightning.engine.Replayed`.
 
     The engine must tell: it has an attribute ``deliveries`` with the answers of the last round.
@@ -26,12 +23,10 @@ class DeliveryRecorder(Callback):
         run_dir: The folder; the file is called ``deliveries.csv``.
     """
 
+    not_in_trainer = "it records the answers of other machines; use no recorder"
+
     def __init__(self, run_dir: str) -> None:
         self.path = Path(run_dir) / FILE
-
-    @override
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        refuse_trainer(self, "it records the answers of other machines", "no recorder")
 
     def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Start a new file, or cut an earlier one back to the round that is resumed."""

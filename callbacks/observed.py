@@ -1,20 +1,19 @@
-"""ObservedConditions: T and q as they are seen, where nobody knows them."""
+"""ObservedConditions and Observed: conditions and links as they are seen, where nobody knows or decides them."""
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.parts.bases import Schedule
+from fl_lightning.callbacks.base import RoundCallback
+from fl_lightning.parts.bases import Channel, Schedule
 from fl_lightning.parts.memory import Remembers
-from fl_lightning.types import BoolVector, Conditions, IntVector, RoundResult, Vector
+from fl_lightning.types import BoolVector, Conditions, IntVector, RoundPlan, RoundResult, Vector
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
 
 
-class ObservedConditions(Remembers, Callback, Schedule):
+class ObservedConditions(Remembers, RoundCallback, Schedule):
     r"""Estimates how often each client's upload fails, and how many local steps it takes, from earlier rounds.
 
     With a Beta prior of mean :math:`q_0` that counts as much as :math:`s` draws, after :math:`n_m` rounds in which the
@@ -32,6 +31,7 @@ class ObservedConditions(Remembers, Callback, Schedule):
         decay: Factor on what was seen of a client each time it is asked again; below 1 where conditions change.
     """
 
+    not_in_trainer = "it learns from the uploads of other machines; use HeterogeneitySchedule"
     memory = ("_asked", "_lost", "_steps", "_reports")
 
     def __init__(
@@ -45,16 +45,13 @@ class ObservedConditions(Remembers, Callback, Schedule):
             raise ValueError(f"prior_draws={prior_draws} must be a positive number: without a prior q could be 1")
         if not 0 < decay <= 1:
             raise ValueError(f"decay={decay} must be in (0, 1]: 1 forgets nothing")
-        self.num_steps, self.failure_rate, self.prior_draws, self.decay = num_steps, failure_rate, prior_draws, decay
+        self.num_steps, self.failure_rate = num_steps, failure_rate
+        self.prior_draws, self.decay = prior_draws, decay
         # Sums over the rounds so far, each (M,).
         self._asked: Vector = np.empty(0)
         self._lost: Vector = np.empty(0)
         self._steps: Vector = np.empty(0)
         self._reports: Vector = np.empty(0)
-
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse a plain Trainer."""
-        refuse_trainer(self, "it learns from the uploads of other machines", "HeterogeneitySchedule")
 
     @property
     def period(self) -> int:
@@ -81,12 +78,12 @@ class ObservedConditions(Remembers, Callback, Schedule):
         self.observe(result)
 
     def observe(self, result: RoundResult) -> None:
-        """Take in who was asked, who was heard, and the steps that were reported."""
+        """Take in who was asked, whose upload was delivered, and the steps that were reported."""
         self._make_room(result.plan.profiles.num_clients)
         drawn = result.plan.cohort.clients
-        heard = drawn[result.delivered[drawn] > 0]
-        lost = np.setdiff1d(drawn, heard)
-        rows = np.isin(result.updates.clients, heard)
+        delivered = drawn[result.delivered[drawn] > 0]
+        lost = np.setdiff1d(drawn, delivered)
+        rows = np.isin(result.updates.clients, delivered)
         self._asked = _added(self._asked, drawn, 1.0, drawn, self.decay)
         self._lost = _added(self._lost, lost, 1.0, drawn, self.decay)
         reporters = result.updates.clients[rows]
@@ -94,9 +91,41 @@ class ObservedConditions(Remembers, Callback, Schedule):
         self._reports = _added(self._reports, reporters, 1.0, reporters, self.decay)
 
 
-def _added(sums: Vector, clients: IntVector, amounts: Any, fading: IntVector, decay: float) -> Vector:
+def _added(sums: Vector, clients: IntVector, amounts: float | IntVector, fading: IntVector, decay: float) -> Vector:
     """Return sums with the amounts of some clients added, after those of others have faded."""
     total = sums.copy()
     total[fading] *= decay
     total[clients] += amounts
     return total
+
+
+class Observed(RoundCallback, Channel):
+    """Asks everybody who was drawn; what arrives in time is delivered.
+
+    For deployments, where links are real. In the simulator every upload arrives, unless the engine replays a deployment
+    (:class:`fl_lightning.engine.Replayed`).
+    """
+
+    not_in_trainer = "it waits for the uploads of other machines; use ChannelFailures"
+
+    def on_federation_start(self, loop: "FederatedLoop") -> None:
+        """Refuse parts that need what a lost client did.
+
+        Raises:
+            ValueError: If sampler or aggregator would use updates that never arrive.
+        """
+        sampler: Any = getattr(loop.sampling, "sampler", None)
+        if loop.aggregator.needs_lost_updates:
+            raise ValueError(
+                f"{type(loop.aggregator).__name__} trains on from uploads that were lost, which nobody can know where "
+                "links are real: use another aggregator, or simulate the links by ChannelFailures"
+            )
+        if getattr(sampler, "needs_all_updates", False):
+            raise ValueError(
+                f"{type(sampler).__name__} needs the updates of all clients before it draws, but not all of them "
+                "answer where links are real: use norms='stale', or simulate the links by ChannelFailures"
+            )
+
+    def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
+        """Return the draws of each client: the loop leaves out those that do not arrive, (M,)."""
+        return plan.cohort.counts

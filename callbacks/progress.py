@@ -2,14 +2,12 @@
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from typing_extensions import override
 
-from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.callbacks.base import RoundCallback
 from fl_lightning.output import forgiving
 from fl_lightning.types import RoundPlan, RoundResult
 
@@ -17,20 +15,18 @@ if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
 
 
-class RoundProgress(Callback):
+class RoundProgress(RoundCallback):
     """Shows how far a run is: a live bar in a terminal, a line every few rounds elsewhere.
 
     Args:
         monitor: The metric to show; the loop's headline metric by default.
     """
 
+    not_in_trainer = "it shows rounds; use RichProgressBar"
+
     def __init__(self, monitor: str | None = None) -> None:
         self.monitor = monitor
         self._bar: Progress | None = None
-
-    @override
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        refuse_trainer(self, "it shows rounds", "RichProgressBar")
 
     def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Look where to write."""

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
+from fl_lightning.callbacks.base import RoundCallback
 from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES, write_client_table
 from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
-from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.loop.results import MONITOR, Mode, averaged_name
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.runs.identity import installed_versions
@@ -50,7 +49,7 @@ _COSTS = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes",
 FINAL_FILES = ("clients.csv", "model_last.ckpt", "model.ckpt", "summary.json")
 
 
-class RunRecorder(Remembers, Callback):
+class RunRecorder(Remembers, RoundCallback):
     """Writes ``metrics.csv`` (a row per round), ``clients.csv``, ``summary.json`` and ``model.ckpt`` into a folder.
 
     Beyond 100,000 clients ``clients.csv`` has a row for each of 1,000 groups, ``clients_quantiles.csv`` the quantiles
@@ -65,7 +64,9 @@ class RunRecorder(Remembers, Callback):
         labels: Names that the summary carries along, such as data set and algorithm.
     """
 
-    memory = ("_clients", "_class_accuracy", "labels", "_seconds", "_metrics", "_evaluations")
+    not_in_trainer = "it writes the files of a federated run; use CSVLogger and ModelCheckpoint"
+
+    memory = ("_clients", "class_accuracy", "labels", "_seconds", "_metrics", "_evaluations")
 
     def __init__(
         self, run_dir: str, target_accuracy: float | None = None, labels: dict[str, str] | None = None
@@ -73,16 +74,12 @@ class RunRecorder(Remembers, Callback):
         self.run_dir = Path(run_dir)
         self.target_accuracy, self.labels = target_accuracy, labels or {}
         self._metrics = MetricsFile(self.run_dir / "metrics.csv", COLUMNS)
-        self._class_accuracy: list[float] = []
+        self.class_accuracy: list[float] = []  # when last evaluated; empty where there are no classes
         self._clients: dict[str, torch.Tensor] = {}
         self._evaluations: dict[str, torch.Tensor] = {}  # the last of each client, by the metric's name
         self._seconds = 0.0  # before this start, when the run was resumed
         self._began = time.perf_counter()
         self.versions = installed_versions()
-
-    @override
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        refuse_trainer(self, "it writes the files of a federated run", "CSVLogger and ModelCheckpoint")
 
     def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Start a new metrics file, or cut an earlier one back to the round that is resumed."""
@@ -121,7 +118,7 @@ class RunRecorder(Remembers, Callback):
         ):
             self._clients[name] += torch.from_numpy(np.asarray(values, dtype=np.float64))
         if len(result.class_accuracy):
-            self._class_accuracy = result.class_accuracy.tolist()
+            self.class_accuracy = result.class_accuracy.tolist()
         self._evaluations |= {name: torch.from_numpy(values) for name, values in result.client_metrics.items()}
         if loop.fabric.global_rank:
             return
@@ -166,7 +163,7 @@ class RunRecorder(Remembers, Callback):
             **self.labels,
             "seed": loop.seed,
             **self._rejections(),
-            "per_class_accuracy": self._class_accuracy,
+            "per_class_accuracy": self.class_accuracy,
             "versions": self.versions,
             "device": str(loop.fabric.device),
             "seconds": round(self._elapsed(), 3),
@@ -180,11 +177,6 @@ class RunRecorder(Remembers, Callback):
 
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
-
-    @property
-    def class_accuracy(self) -> list[float]:
-        """Accuracy of each class when last evaluated; empty where there are no classes."""
-        return self._class_accuracy
 
     def client_columns(self, num_rounds: int) -> dict[str, Any]:
         """Return a table with a row for each client: weight, data, mean conditions, and how it took part."""
@@ -200,8 +192,7 @@ class RunRecorder(Remembers, Callback):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        unknown = {"metrics": {"columns": list(COLUMNS), "digest": ""}, "evaluations": {}}  # in earlier checkpoints
-        super().load_state_dict(unknown | state)
+        super().load_state_dict(state)
         self._began = time.perf_counter()
 
 

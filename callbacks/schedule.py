@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks.channels.radio import RayleighOutage
-from fl_lightning.callbacks.trainer import global_seed
+from fl_lightning.callbacks.base import global_seed
+from fl_lightning.callbacks.radio import RayleighOutage
 from fl_lightning.parts.bases import Schedule
 from fl_lightning.parts.checking import one_of
 from fl_lightning.seeding import Purpose, generator
@@ -83,7 +84,8 @@ class HeterogeneitySchedule(Callback, Schedule):
             raise ValueError("num_steps and failure_rates go together: give both (or num_steps and radio)")
         self.groups = [_checked_group(group) for group in groups] if groups is not None else None
         self.num_steps, self.failure_rates = num_steps, failure_rates
-        self.dynamic, self.unit, self.radio = dynamic, unit, radio
+        self.dynamic, self.unit = dynamic, unit
+        self.radio = radio
         self._trace = read_conditions(trace) if trace is not None else None
         self.failure_rate: float | None = None  # q of this epoch, in a plain Trainer
 
@@ -116,7 +118,7 @@ class HeterogeneitySchedule(Callback, Schedule):
             _check_values(num_steps, rates)
         return Conditions(num_steps, rates)
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """In a plain Trainer, which is one client: end this epoch after T batches, or with the data."""
         loader_batches = self._loader_batches = getattr(self, "_loader_batches", trainer.num_training_batches)
         one_client = np.array([1 if loader_batches == float("inf") else loader_batches], dtype=np.int64)

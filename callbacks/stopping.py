@@ -1,8 +1,9 @@
 """StopAtTarget: end a run when it is good enough."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
@@ -29,7 +30,8 @@ class StopAtTarget(Callback):
             raise ValueError(f"target={target} must be a finite number")
         if mode is not None:
             one_of("mode", mode, Mode)
-        self.target, self.monitor, self.mode = target, monitor, mode
+        self.target = target
+        self.monitor, self.mode = monitor, mode
 
     def _reached(self, value: float, mode: Mode) -> bool:
         return value <= self.target if mode == "min" else value >= self.target
@@ -46,7 +48,7 @@ class StopAtTarget(Callback):
             loop.should_stop = True
 
     @override
-    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         value = trainer.callback_metrics.get(self.monitor or MONITOR)
         if value is not None and not trainer.sanity_checking and self._reached(float(value), self.mode or "max"):
             trainer.should_stop = True

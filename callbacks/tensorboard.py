@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from typing_extensions import override
 
-from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.callbacks.base import RoundCallback
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:
@@ -16,7 +14,7 @@ _AXES = ("local_steps", "computation_time")
 _CURVES = ("test_accuracy", "test_loss", "distance")  # and the headline metric
 
 
-class TensorBoardMetrics(Callback):
+class TensorBoardMetrics(RoundCallback):
     """Logs each round to TensorBoard, and the test metrics against local steps and computation time as well.
 
     Args:
@@ -24,13 +22,11 @@ class TensorBoardMetrics(Callback):
         config: The run's configuration.
     """
 
+    not_in_trainer = "it logs rounds; use TensorBoardLogger"
+
     def __init__(self, save_dir: str, config: dict[str, Any] | None = None) -> None:
         self.save_dir, self.config = save_dir, config or {}
         self._logger: TensorBoardLogger | None = None
-
-    @override
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        refuse_trainer(self, "it logs rounds", "TensorBoardLogger")
 
     def on_federation_start(self, loop: "FederatedLoop") -> None:
         """Open the log; rounds after the one that is resumed are cut off."""
