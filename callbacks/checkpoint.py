@@ -3,15 +3,13 @@
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fl_lightning.callbacks.base import RoundCallback
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.snapshot import snapshot
 from fl_lightning.runs.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
 from fl_lightning.types import RoundResult
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 _NAME = re.compile(r"round_(\d+)\.ckpt")
 _SHARE_OF_TIME = 0.02  # of a run that saving may take
@@ -51,7 +49,7 @@ class RoundCheckpoint(RoundCallback):
         self.min_seconds = min_seconds
         self._next_save = 0.0
 
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: FederatedLoop) -> None:
         """Throw away what an earlier run in this folder saved after the round from which this one starts."""
         self._next_save = time.monotonic() + self.min_seconds
         if loop.fabric.global_rank:
@@ -61,20 +59,20 @@ class RoundCheckpoint(RoundCallback):
             if number > loop.round_index or not loop.round_index:
                 path.unlink()
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Save when it is time."""
         if loop.round_index % self.every_n_rounds == 0 and time.monotonic() >= self._next_save:
             self._save(loop, finished=False)
 
-    def on_federation_pause(self, loop: "FederatedLoop") -> None:
+    def on_federation_pause(self, loop: FederatedLoop) -> None:
         """Save, to be continued."""
         self._save(loop, finished=False)
 
-    def on_federation_end(self, loop: "FederatedLoop") -> None:
+    def on_federation_end(self, loop: FederatedLoop) -> None:
         """Save for good: a run is finished when this file says so."""
         self._save(loop, finished=True)
 
-    def _save(self, loop: "FederatedLoop", finished: bool) -> None:
+    def _save(self, loop: FederatedLoop, finished: bool) -> None:
         if loop.fabric.global_rank or not loop.round_index:
             return
         began = time.monotonic()

@@ -1,16 +1,14 @@
 """ObservedConditions and Observed: conditions and links as they are seen, where nobody knows or decides them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fl_lightning.callbacks.base import RoundCallback
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.bases import Channel, Schedule
 from fl_lightning.parts.memory import Remembers
-from fl_lightning.types import BoolVector, Conditions, IntVector, RoundPlan, RoundResult, Vector
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
+from fl_lightning.types import Conditions, IntVector, RoundPlan, RoundResult, Vector
 
 
 class ObservedConditions(Remembers, RoundCallback, Schedule):
@@ -33,6 +31,7 @@ class ObservedConditions(Remembers, RoundCallback, Schedule):
 
     not_in_trainer = "it learns from the uploads of other machines; use HeterogeneitySchedule"
     memory = ("_asked", "_lost", "_steps", "_reports")
+    period = 1  # as far as is known, every round is like the next
 
     def __init__(
         self, num_steps: int = 10, failure_rate: float = 0.1, prior_draws: float = 2.0, decay: float = 1.0
@@ -53,27 +52,19 @@ class ObservedConditions(Remembers, RoundCallback, Schedule):
         self._steps: Vector = np.empty(0)
         self._reports: Vector = np.empty(0)
 
-    @property
-    def period(self) -> int:
-        """Return 1: as far as is known, every round is like the next."""
-        return 1
-
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
         """Return what is known of T and q of all clients."""
         self._make_room(len(steps_per_epoch))
         rates = (self.prior_draws * self.failure_rate + self._lost) / (self.prior_draws + self._asked)
-        mean = np.divide(self._steps, self._reports, out=np.full(len(rates), float(self.num_steps)), where=self._known)
+        before = np.full(len(rates), float(self.num_steps))
+        mean = np.divide(self._steps, self._reports, out=before, where=self._reports > 0)
         return Conditions(np.maximum(1, np.rint(mean)).astype(np.int64), rates)
-
-    @property
-    def _known(self) -> BoolVector:
-        return self._reports > 0
 
     def _make_room(self, num_clients: int) -> None:
         if not len(self._asked):
             self._asked, self._lost, self._steps, self._reports = (np.zeros(num_clients) for _ in range(4))
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Learn from a round."""
         self.observe(result)
 
@@ -81,22 +72,13 @@ class ObservedConditions(Remembers, RoundCallback, Schedule):
         """Take in who was asked, whose upload was delivered, and the steps that were reported."""
         self._make_room(result.plan.profiles.num_clients)
         drawn = result.plan.cohort.clients
-        delivered = drawn[result.delivered[drawn] > 0]
-        lost = np.setdiff1d(drawn, delivered)
-        rows = np.isin(result.updates.clients, delivered)
-        self._asked = _added(self._asked, drawn, 1.0, drawn, self.decay)
-        self._lost = _added(self._lost, lost, 1.0, drawn, self.decay)
+        delivered = result.delivered[drawn] > 0
+        rows = np.isin(result.updates.clients, drawn[delivered])
         reporters = result.updates.clients[rows]
-        self._steps = _added(self._steps, reporters, result.updates.num_steps[rows], reporters, self.decay)
-        self._reports = _added(self._reports, reporters, 1.0, reporters, self.decay)
-
-
-def _added(sums: Vector, clients: IntVector, amounts: float | IntVector, fading: IntVector, decay: float) -> Vector:
-    """Return sums with the amounts of some clients added, after those of others have faded."""
-    total = sums.copy()
-    total[fading] *= decay
-    total[clients] += amounts
-    return total
+        self._asked[drawn] = self.decay * self._asked[drawn] + 1
+        self._lost[drawn] = self.decay * self._lost[drawn] + ~delivered
+        self._steps[reporters] = self.decay * self._steps[reporters] + result.updates.num_steps[rows]
+        self._reports[reporters] = self.decay * self._reports[reporters] + 1
 
 
 class Observed(RoundCallback, Channel):
@@ -108,7 +90,7 @@ class Observed(RoundCallback, Channel):
 
     not_in_trainer = "it waits for the uploads of other machines; use ChannelFailures"
 
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: FederatedLoop) -> None:
         """Refuse parts that need what a lost client did.
 
         Raises:

@@ -2,17 +2,14 @@
 
 import math
 import sys
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fl_lightning.callbacks.base import RoundCallback
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.output import forgiving
 from fl_lightning.types import RoundPlan, RoundResult
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 
 class RoundProgress(RoundCallback):
@@ -28,14 +25,14 @@ class RoundProgress(RoundCallback):
         self.monitor = monitor
         self._bar: Progress | None = None
 
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: FederatedLoop) -> None:
         """Look where to write."""
         if loop.fabric.global_rank:
             return
         self._console = Console(file=forgiving(sys.stderr))
         self._every = max(1, loop.rounds // 10)
 
-    def on_round_start(self, loop: "FederatedLoop", plan: RoundPlan) -> None:
+    def on_round_start(self, loop: FederatedLoop, plan: RoundPlan) -> None:
         """Open the bar before the first round, when the others have said what they have to say."""
         if not loop.fabric.global_rank and self._bar is None and self._console.is_terminal:
             columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
@@ -43,7 +40,7 @@ class RoundProgress(RoundCallback):
             self._task = self._bar.add_task("", total=loop.rounds, completed=loop.round_index)
             self._bar.start()
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Move the bar."""
         if loop.fabric.global_rank:
             return
@@ -58,13 +55,11 @@ class RoundProgress(RoundCallback):
         parts = [(name.replace("_", " "), row.get(name)) for name in names]
         return "  ".join(f"{name} {value:.3f}" for name, value in parts if value is not None and not math.isnan(value))
 
-    def on_federation_end(self, loop: "FederatedLoop") -> None:
+    def on_federation_end(self, loop: FederatedLoop) -> None:
         """Close the bar."""
         self.close()
 
-    def on_federation_pause(self, loop: "FederatedLoop") -> None:
-        """Close the bar of a run that is resumed later."""
-        self.close()
+    on_federation_pause = on_federation_end
 
     def close(self) -> None:
         """Close the bar, also when a run ends early."""

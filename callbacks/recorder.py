@@ -4,23 +4,23 @@ import json
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import nn
 from typing_extensions import override
 
 from fl_lightning.callbacks.base import RoundCallback
 from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES, write_client_table
 from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode, averaged_name
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.runs.identity import installed_versions
 from fl_lightning.runs.storage import encode, write_durably
 from fl_lightning.types import RoundResult
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 COLUMNS = (
     "round",
@@ -81,7 +81,7 @@ class RunRecorder(Remembers, RoundCallback):
         self._began = time.perf_counter()
         self.versions = installed_versions()
 
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: FederatedLoop) -> None:
         """Start a new metrics file, or cut an earlier one back to the round that is resumed."""
         self._began = time.perf_counter()
         if not self._clients:
@@ -101,7 +101,7 @@ class RunRecorder(Remembers, RoundCallback):
         """The metrics file."""
         return self._metrics.path
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Append the round."""
         plan = result.plan
         rejected = np.zeros(plan.profiles.num_clients)
@@ -124,11 +124,11 @@ class RunRecorder(Remembers, RoundCallback):
             return
         self._metrics.append(result.metrics)
 
-    def on_federation_save(self, loop: "FederatedLoop") -> None:
+    def on_federation_save(self, loop: FederatedLoop) -> None:
         """Make sure that no checkpoint is ever ahead of the metrics."""
         self._metrics.sync()
 
-    def on_federation_end(self, loop: "FederatedLoop") -> None:
+    def on_federation_end(self, loop: FederatedLoop) -> None:
         """Write what is known at the end."""
         if loop.fabric.global_rank:
             return
@@ -139,7 +139,7 @@ class RunRecorder(Remembers, RoundCallback):
             self.write(name, loop, loop.round_index, loop.module)
         loop.engine.load(loop.state)
 
-    def write(self, name: str, loop: "FederatedLoop", num_rounds: int, module: Any) -> None:
+    def write(self, name: str, loop: FederatedLoop, num_rounds: int, module: nn.Module) -> None:
         """Write one of the files that a finished run has.
 
         Args:
@@ -155,7 +155,7 @@ class RunRecorder(Remembers, RoundCallback):
         else:
             write_durably(self.run_dir / name, (json.dumps(self._summary(loop), indent=2) + "\n").encode())
 
-    def _summary(self, loop: "FederatedLoop") -> dict[str, Any]:
+    def _summary(self, loop: FederatedLoop) -> dict[str, object]:
         rows = read_metrics(self.path)
         return {
             **summarise(rows, self.target_accuracy, loop.monitor, loop.mode),
@@ -169,7 +169,7 @@ class RunRecorder(Remembers, RoundCallback):
             "seconds": round(self._elapsed(), 3),
         }
 
-    def _rejections(self) -> dict[str, Any]:
+    def _rejections(self) -> dict[str, object]:
         """Return how many updates were thrown away, in total and of which clients."""
         counts = self._clients["rejected"].int().tolist()
         by_client = {str(client): count for client, count in enumerate(counts) if count}
@@ -178,7 +178,7 @@ class RunRecorder(Remembers, RoundCallback):
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
 
-    def client_columns(self, num_rounds: int) -> dict[str, Any]:
+    def client_columns(self, num_rounds: int) -> dict[str, npt.NDArray[np.generic]]:
         """Return a table with a row for each client: weight, data, mean conditions, and how it took part."""
         known = {name: values.numpy() for name, values in self._clients.items()}
         totals = {name: known[name] for name in ("expected_draws", "draws", "deliveries", "rejected")}
@@ -198,7 +198,7 @@ class RunRecorder(Remembers, RoundCallback):
 
 def summarise(
     rows: list[dict[str, float]], target: float | None, monitor: str = MONITOR, mode: Mode = "max"
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what a run reached, and what it took to reach the target for the first time (None: never).
 
     Of the headline metric, ``final`` is the last evaluation, ``last`` the mean over the last fifth of the rounds,
@@ -237,14 +237,14 @@ def _reaches(row: dict[str, float], metric: str, mode: Mode, target: float) -> b
     return metric in row and (row[metric] <= target if mode == "min" else row[metric] >= target)
 
 
-def _to_target(reached: list[dict[str, float]], prefix: str) -> dict[str, Any]:
+def _to_target(reached: list[dict[str, float]], prefix: str) -> dict[str, float | None]:
     """Return rounds and costs of the first of the rows that reach the target."""
     first = reached[0] if reached else {}
     costs = {"rounds": "round"} | {name: name for name in _COSTS}
     return {f"{prefix}{name}_to_target": first.get(column) for name, column in costs.items()}
 
 
-def save_weights(module: Any, path: Path) -> None:
+def save_weights(module: nn.Module, path: Path) -> None:
     """Write the module's weights as a checkpoint that ``load_from_checkpoint`` of a plain Lightning project takes."""
     weights = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
     checkpoint = {

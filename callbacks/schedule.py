@@ -1,7 +1,7 @@
 """HeterogeneitySchedule: T and q of every client in every round."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from lightning.pytorch import LightningModule, Trainer
@@ -44,6 +44,7 @@ class Group:
 Steps = int | list[int] | Ramp | str
 Rates = float | list[float] | Ramp | str
 Unit = Literal["iterations", "epochs"]
+Number = TypeVar("Number", int, float)
 
 
 class HeterogeneitySchedule(Callback, Schedule):
@@ -88,6 +89,7 @@ class HeterogeneitySchedule(Callback, Schedule):
         self.radio = radio
         self._trace = read_conditions(trace) if trace is not None else None
         self.failure_rate: float | None = None  # q of this epoch, in a plain Trainer
+        self._loader_batches: float | None = None  # of all the data there
 
     @property
     def period(self) -> int | None:
@@ -109,7 +111,7 @@ class HeterogeneitySchedule(Callback, Schedule):
             num_steps, rates = _draw_groups(self.groups, num_clients, rng)
         else:
             num_steps = np.rint(_spread("num_steps", self.num_steps, num_clients)).astype(np.int64)
-            rates = _spread("failure_rates", 0.0 if self.failure_rates is None else self.failure_rates, num_clients)
+            rates = _spread("failure_rates", self.failure_rates, num_clients)
         if self.radio is not None:
             rates = self.radio(num_clients, round_index, seed)
         _check_values(num_steps, rates)
@@ -120,7 +122,9 @@ class HeterogeneitySchedule(Callback, Schedule):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """In a plain Trainer, which is one client: end this epoch after T batches, or with the data."""
-        loader_batches = self._loader_batches = getattr(self, "_loader_batches", trainer.num_training_batches)
+        if self._loader_batches is None:
+            self._loader_batches = trainer.num_training_batches
+        loader_batches = self._loader_batches
         one_client = np.array([1 if loader_batches == float("inf") else loader_batches], dtype=np.int64)
         conditions = self.configure_conditions(trainer.current_epoch + 1, one_client, global_seed())
         self.failure_rate = float(conditions.failure_rates[0])
@@ -130,7 +134,7 @@ class HeterogeneitySchedule(Callback, Schedule):
             trainer.val_check_batch = max(1, int(num_batches * trainer.val_check_interval))
 
 
-def _bounds(value: Any) -> tuple[Any, Any]:
+def _bounds(value: Number | tuple[Number, Number]) -> tuple[Number, Number]:
     low, high = value if isinstance(value, (tuple, list)) else (value, value)
     return low, high
 
@@ -159,21 +163,20 @@ def _draw_groups(groups: list[Group], num_clients: int, rng: np.random.Generator
         steps[members] = rng.integers(low, high, size=members.stop - members.start, endpoint=True)
     rng.random(out=rates)
     for group, members in zip(groups, map(slice, ends, ends[1:]), strict=True):
-        low, high = _bounds(group.failure_rates)
-        rates[members] *= high - low
-        rates[members] += low
+        lowest, highest = _bounds(group.failure_rates)
+        rates[members] *= highest - lowest
+        rates[members] += lowest
     return steps, rates
 
 
-def _spread(name: str, value: Any, num_clients: int) -> Vector:
+def _spread(name: str, value: Steps | Rates | None, num_clients: int) -> Vector:
     if isinstance(value, Ramp):
         return np.linspace(value.first, value.last, num_clients)
-    if isinstance(value, str):
-        value = read_numbers(value).tolist()
-    if isinstance(value, (list, tuple)):
-        _check_length(name, len(value), num_clients)
-        return np.asarray(value, dtype=np.float64)
-    return np.full(num_clients, float(value))
+    numbers = read_numbers(value).tolist() if isinstance(value, str) else value
+    if isinstance(numbers, (list, tuple)):
+        _check_length(name, len(numbers), num_clients)
+        return np.asarray(numbers, dtype=np.float64)
+    return np.full(num_clients, float(numbers or 0))
 
 
 def _check_length(name: str, length: int, num_clients: int) -> None:
@@ -181,7 +184,7 @@ def _check_length(name: str, length: int, num_clients: int) -> None:
         raise ValueError(f"{name} has {length} clients, but the data has {num_clients}: give one value for each client")
 
 
-def _check_values(num_steps: Any, failure_rates: Any) -> None:
+def _check_values(num_steps: IntVector, failure_rates: Vector) -> None:
     good = (num_steps >= 1) & (num_steps <= _MAX_STEPS)
     if not good.all():
         bad = int(np.argmin(good))

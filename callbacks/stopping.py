@@ -1,18 +1,15 @@
 """StopAtTarget: end a run when it is good enough."""
 
 import math
-from typing import TYPE_CHECKING
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode
 from fl_lightning.parts.checking import one_of
 from fl_lightning.types import RoundResult
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 
 class StopAtTarget(Callback):
@@ -36,7 +33,7 @@ class StopAtTarget(Callback):
     def _reached(self, value: float, mode: Mode) -> bool:
         return value <= self.target if mode == "min" else value >= self.target
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Ask the loop to stop once the target is reached."""
         monitor = self.monitor or loop.monitor
         value = result.metrics.get(monitor)

@@ -2,19 +2,16 @@
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.server.budget import Spent
 from fl_lightning.types import RoundCosts, RoundPlan, RoundResult
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 
 class ComputationTime(Remembers, Callback):
@@ -44,7 +41,7 @@ class ComputationTime(Remembers, Callback):
         """Local steps so far."""
         return self.spent.local_steps
 
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: FederatedLoop) -> None:
         """Start the clock."""
         self._resumed_at = time.perf_counter() - self.wall_time
 

@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from fl_lightning.callbacks.wandb_media import log_files, media, newest_checkpoint, written_models
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.memory import Remembers
@@ -21,8 +22,6 @@ from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:
     from wandb import Run
-
-    from fl_lightning.loop import FederatedLoop
 
 _LOG = logging.getLogger("fl_lightning")
 _SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
@@ -86,7 +85,7 @@ class WandbMetrics(Remembers, Callback):
         self._best: float | None = None
         self._reached: dict[str, float] = {}
 
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: FederatedLoop) -> None:
         """Open the run."""
         self._monitor = (loop.monitor, loop.mode)
         if not loop.fabric.global_rank:
@@ -147,7 +146,7 @@ class WandbMetrics(Remembers, Callback):
             run.define_metric(axis)
         run.define_metric("*", step_metric="round")
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Log the round."""
         self._log(result.metrics)
 
@@ -185,16 +184,16 @@ class WandbMetrics(Remembers, Callback):
             found |= {"reached": bool(self._reached), **dict.fromkeys(_COSTS), **self._reached}
         return found
 
-    def on_federation_saved(self, loop: "FederatedLoop") -> None:
+    def on_federation_saved(self, loop: FederatedLoop) -> None:
         """Log the checkpoint, if asked for; the last one comes after the run is closed, and the model holds as much."""
         if self.log_model == "checkpoint":
             self._use(lambda run: log_files(run, "checkpoint", newest_checkpoint(loop)))
 
-    def on_federation_pause(self, loop: "FederatedLoop") -> None:
+    def on_federation_pause(self, loop: FederatedLoop) -> None:
         """Close the run for now; it is opened again by its id."""
         self._close({})
 
-    def on_federation_end(self, loop: "FederatedLoop") -> None:
+    def on_federation_end(self, loop: FederatedLoop) -> None:
         """Log tables, pictures and files, write the summary and close the run."""
         self._use(lambda run: run.log(media(loop, self.pictures), step=loop.round_index))
         if self.log_model != "none":

@@ -12,18 +12,17 @@ from fl_lightning.callbacks.recorder import FINAL_FILES, RunRecorder
 from fl_lightning.data.federation import label_counts
 from fl_lightning.figures.diagnosis import objective_figure
 from fl_lightning.figures.partition import partition_figure
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.types import IntVector
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from wandb import Run, Table
 
-    from fl_lightning.loop import FederatedLoop
-
 MAX_ROWS = 10_000  # of a table: more than W&B shows
 
 
-def media(loop: "FederatedLoop", pictures: bool) -> dict[str, object]:
+def media(loop: FederatedLoop, pictures: bool) -> dict[str, object]:
     """Return tables (and pictures) of what the run's recorder counted; nothing where the run has no recorder.
 
     Args:
@@ -59,7 +58,7 @@ def _table(columns: Mapping[str, npt.ArrayLike]) -> "Table":
     return wandb.Table(columns=list(columns), data=[list(row) for row in rows])
 
 
-def _label_counts(loop: "FederatedLoop", num_classes: int) -> IntVector | None:
+def _label_counts(loop: FederatedLoop, num_classes: int) -> IntVector | None:
     """Return the examples of each client and class; None where there are no classes or too many clients to show."""
     if not num_classes or len(loop.client_weights) > MAX_ROWS:
         return None
@@ -79,14 +78,14 @@ def _pixels(figure: "Figure") -> npt.NDArray[np.uint8]:
     return np.asarray(canvas.buffer_rgba())
 
 
-def written_models(loop: "FederatedLoop") -> list[Path]:
+def written_models(loop: FederatedLoop) -> list[Path]:
     """Return the files of weights that the run's recorder wrote."""
     recorder = next((each for each in loop.callbacks if isinstance(each, RunRecorder)), None)
     files = [recorder.run_dir / name for name in FINAL_FILES if name.startswith("model")] if recorder else []
     return [file for file in files if file.is_file()]
 
 
-def newest_checkpoint(loop: "FederatedLoop") -> list[Path]:
+def newest_checkpoint(loop: FederatedLoop) -> list[Path]:
     """Return the newest checkpoint of the run; nothing where there is none."""
     saver = next((each for each in loop.callbacks if isinstance(each, RoundCheckpoint)), None)
     return [path for _, path in checkpoints(saver.folder)[-1:]] if saver else []
