@@ -22,7 +22,7 @@ from fl_lightning.flower.node import Node, merged_config, read_node
 from fl_lightning.flower.task import parser, read_task
 from fl_lightning.parts.protocols import Federation, LocalWork
 from fl_lightning.seeding import Purpose, client_seed
-from fl_lightning.solvers.names import as_solver
+from fl_lightning.solvers import as_solver
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates
 
 _LOG = logging.getLogger("fl_lightning")

@@ -27,8 +27,7 @@ from fl_lightning.flower.records import (
 )
 from fl_lightning.secure import FixedPoint, ServerView
 from fl_lightning.secure.fixed_point import Ring
-from fl_lightning.secure.masking import KeyPair
-from fl_lightning.secure.shamir import PRIME
+from fl_lightning.secure.primitives import PRIME, KeyPair
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
 if TYPE_CHECKING:

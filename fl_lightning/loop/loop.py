@@ -38,8 +38,7 @@ from fl_lightning.server.averaging import Averaging, ExponentialAverage
 from fl_lightning.server.budget import Budget, Spent
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.server.rates import RateSchedule
-from fl_lightning.solvers import Solver, tell_difference
-from fl_lightning.solvers.names import as_solver
+from fl_lightning.solvers import Solver, as_solver, warn_of_difference
 from fl_lightning.system import Clock
 from fl_lightning.system.costs import message_sizes
 from fl_lightning.system.defaults import EqualWork, ScheduledLinks, fedavg_sampling
@@ -267,7 +266,7 @@ class FederatedLoop:
         # After the engine, because a module may make its layers in the hooks that the engine calls.
         self.base_rate = self.solver.setup(module, self.lr)
         if self.fabric.is_global_zero:
-            tell_difference(module, self.solver, self.lr)
+            warn_of_difference(module, self.solver, self.lr)
         self.local_parts.setup(self.module, self.state)
         self.aggregator.setup(len(federation.sizes), self.state.weights)
         self.averaging.setup()
