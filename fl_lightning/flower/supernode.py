@@ -140,12 +140,14 @@ def main(arguments: list[str]) -> None:
     """Be a SuperNode, or train for one."""
     end_with_parent()
     role, *rest = arguments
+    # What the node's owner can fix, in one line; what else Flower raises is for its log.
+    fixable = (ImportError,) if role == "supernode" else (ValueError, OSError, ImportError)
     try:
         if role == "supernode":
             _be_supernode(*rest)
         else:
             _be_trainer(*rest)
-    except (ValueError, OSError, ImportError) as error:  # what the node's owner can fix, in one line
+    except fixable as error:
         print(f"fl-lightning: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         sys.exit(2)
 

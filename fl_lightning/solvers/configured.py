@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -82,4 +83,4 @@ def _split(returned: object) -> tuple[list[Any], list[Any]]:
 
 def has_optimizer(module: LightningModule) -> bool:
     """Return whether the module says how it wants to be optimized."""
-    return type(module).configure_optimizers is not LightningModule.configure_optimizers
+    return is_overridden("configure_optimizers", module)

@@ -54,7 +54,8 @@ class DayNight:
             raise ValueError(f"mean={mean} and swing={swing} must keep the probability between 0 and 1")
         if period < 1 or zones < 1:
             raise ValueError(f"period={period} and zones={zones} must be at least 1")
-        self.mean, self.swing, self.period, self.zones = mean, swing, period, zones
+        self.mean, self.swing = mean, swing
+        self.period, self.zones = period, zones
 
     def rates(self, num_clients: int) -> Vector:
         """Return in which share of the rounds each client can be drawn, (M,)."""
