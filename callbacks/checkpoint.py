@@ -3,23 +3,18 @@
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lightning.pytorch.callbacks import Callback
-from typing_extensions import override
-
-from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.callbacks.base import RoundCallback
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.runs.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
 from fl_lightning.types import RoundResult
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 _NAME = re.compile(r"round_(\d+)\.ckpt")
 _SHARE_OF_TIME = 0.02  # of a run that saving may take
 
 
-class RoundCheckpoint(Callback):
+class RoundCheckpoint(RoundCallback):
     """Saves the whole run every few rounds, at the end, and when it is paused; the last two files are kept.
 
     It must stand last among the callbacks, because it saves what the others know of the round.
@@ -32,6 +27,8 @@ class RoundCheckpoint(Callback):
         keep: How many files to keep; older ones are for the case that the newest is damaged.
         about: What else a file carries: the configuration of the run.
     """
+
+    not_in_trainer = "it saves a federated run; use ModelCheckpoint"
 
     def __init__(
         self,
@@ -46,15 +43,12 @@ class RoundCheckpoint(Callback):
                 raise ValueError(f"{name}={value} must be at least 1")
         if not 0 <= min_seconds < float("inf"):
             raise ValueError(f"min_seconds={min_seconds} must be a number of seconds, 0 or more")
-        self.folder, self.every_n_rounds, self.min_seconds, self.keep = Path(folder), every_n_rounds, min_seconds, keep
-        self.about = about or {}
+        self.folder, self.about = Path(folder), about or {}
+        self.every_n_rounds, self.keep = every_n_rounds, keep
+        self.min_seconds = min_seconds
         self._next_save = 0.0
 
-    @override
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        refuse_trainer(self, "it saves a federated run", "ModelCheckpoint")
-
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: FederatedLoop) -> None:
         """Throw away what an earlier run in this folder saved after the round from which this one starts."""
         self._next_save = time.monotonic() + self.min_seconds
         if loop.fabric.global_rank:
@@ -64,20 +58,20 @@ class RoundCheckpoint(Callback):
             if number > loop.round_index or not loop.round_index:
                 path.unlink()
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Save when it is time."""
         if loop.round_index % self.every_n_rounds == 0 and time.monotonic() >= self._next_save:
             self._save(loop, finished=False)
 
-    def on_federation_pause(self, loop: "FederatedLoop") -> None:
+    def on_federation_pause(self, loop: FederatedLoop) -> None:
         """Save, to be continued."""
         self._save(loop, finished=False)
 
-    def on_federation_end(self, loop: "FederatedLoop") -> None:
+    def on_federation_end(self, loop: FederatedLoop) -> None:
         """Save for good: a run is finished when this file says so."""
         self._save(loop, finished=True)
 
-    def _save(self, loop: "FederatedLoop", finished: bool) -> None:
+    def _save(self, loop: FederatedLoop, finished: bool) -> None:
         if loop.fabric.global_rank or not loop.round_index:
             return
         began = time.monotonic()

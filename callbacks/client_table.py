@@ -3,21 +3,22 @@
 import csv
 import importlib.util
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fl_lightning.runs.storage import write_durably
 
+Column = npt.NDArray[np.generic]
 MAX_ROWS = 100_000  # clients with a row each in the CSV file; beyond that it has one for each group
 GROUPS = 1_000
 LEVELS = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 QUANTILES, EVERYBODY = "clients_quantiles.csv", "clients.parquet"  # written beside clients.csv where there are groups
 
 
-def write_client_table(path: Path, columns: Mapping[str, Any]) -> None:
+def write_client_table(path: Path, columns: Mapping[str, npt.ArrayLike]) -> None:
     """Write ``clients.csv``: one row for each client, or for each of 1,000 groups of neighbours beyond 100,000 clients.
 
     With groups, quantiles of each column over all clients go to ``clients_quantiles.csv``, and where pyarrow is
@@ -39,7 +40,7 @@ def write_client_table(path: Path, columns: Mapping[str, Any]) -> None:
         write_durably(path.with_name(EVERYBODY), _parquet({"client": np.arange(num_clients), **table}))
 
 
-def grouped(table: Mapping[str, Any], num_groups: int) -> dict[str, Any]:
+def grouped(table: Mapping[str, Column], num_groups: int) -> dict[str, Column]:
     """Return the means of groups of neighbours, with the first client and the number of clients of each group.
 
     >>> grouped({"size": np.array([1.0, 3.0, 5.0])}, 2)["size"].tolist()
@@ -54,7 +55,7 @@ def grouped(table: Mapping[str, Any], num_groups: int) -> dict[str, Any]:
     return {"client": begins, "num_clients": sizes, **means}
 
 
-def _csv(columns: Mapping[str, Any]) -> bytes:
+def _csv(columns: Mapping[str, Iterable[object]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
@@ -62,7 +63,7 @@ def _csv(columns: Mapping[str, Any]) -> bytes:
     return text.getvalue().encode()
 
 
-def _parquet(columns: Mapping[str, Any]) -> bytes:
+def _parquet(columns: Mapping[str, Column]) -> bytes:
     import pyarrow
     from pyarrow import parquet
 

@@ -1,21 +1,17 @@
-"""ObservedConditions: T and q as they are seen, where nobody knows them."""
-
-from typing import TYPE_CHECKING, Any
+"""ObservedConditions and Observed: conditions and links as they are seen, where nobody knows or decides them."""
 
 import numpy as np
-from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.parts.bases import Schedule
+from fl_lightning.callbacks.base import RoundCallback
+from fl_lightning.loop import FederatedLoop
+from fl_lightning.parts.bases import Channel, Schedule
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.traits import ScheduleTraits
-from fl_lightning.types import BoolVector, Conditions, IntVector, RoundResult, Vector
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
+from fl_lightning.types import Conditions, IntVector, RoundPlan, RoundResult, Vector
+from fl_lightning.uploads.hidden import sampling_name
 
 
-class ObservedConditions(Remembers, Callback, Schedule):
+class ObservedConditions(Remembers, RoundCallback, Schedule):
     r"""Estimates how often each client's upload fails, and how many local steps it takes, from earlier rounds.
 
     With a Beta prior of mean :math:`q_0` that counts as much as :math:`s` draws, after :math:`n_m` rounds in which the
@@ -33,8 +29,9 @@ class ObservedConditions(Remembers, Callback, Schedule):
         decay: Factor on what was seen of a client each time it is asked again; below 1 where conditions change.
     """
 
-    traits = ScheduleTraits(period=1, learns=True)  # as far as is known, every round is like the next
+    not_in_trainer = "it learns from the uploads of other machines; use HeterogeneitySchedule"
     memory = ("_asked", "_lost", "_steps", "_reports")
+    traits = ScheduleTraits(period=1, learns=True)  # as far as is known, every round is like the next
 
     def __init__(
         self, num_steps: int = 10, failure_rate: float = 0.1, prior_draws: float = 2.0, decay: float = 1.0
@@ -47,53 +44,70 @@ class ObservedConditions(Remembers, Callback, Schedule):
             raise ValueError(f"prior_draws={prior_draws} must be a positive number: without a prior q could be 1")
         if not 0 < decay <= 1:
             raise ValueError(f"decay={decay} must be in (0, 1]: 1 forgets nothing")
-        self.num_steps, self.failure_rate, self.prior_draws, self.decay = num_steps, failure_rate, prior_draws, decay
+        self.num_steps, self.failure_rate = num_steps, failure_rate
+        self.prior_draws, self.decay = prior_draws, decay
         # Sums over the rounds so far, each (M,).
         self._asked: Vector = np.empty(0)
         self._lost: Vector = np.empty(0)
         self._steps: Vector = np.empty(0)
         self._reports: Vector = np.empty(0)
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse a plain Trainer."""
-        refuse_trainer(self, "it learns from the uploads of other machines", "HeterogeneitySchedule")
-
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
         """Return what is known of T and q of all clients."""
         self._make_room(len(steps_per_epoch))
         rates = (self.prior_draws * self.failure_rate + self._lost) / (self.prior_draws + self._asked)
-        mean = np.divide(self._steps, self._reports, out=np.full(len(rates), float(self.num_steps)), where=self._known)
+        before = np.full(len(rates), float(self.num_steps))
+        mean = np.divide(self._steps, self._reports, out=before, where=self._reports > 0)
         return Conditions(np.maximum(1, np.rint(mean)).astype(np.int64), rates)
-
-    @property
-    def _known(self) -> BoolVector:
-        return self._reports > 0
 
     def _make_room(self, num_clients: int) -> None:
         if not len(self._asked):
             self._asked, self._lost, self._steps, self._reports = (np.zeros(num_clients) for _ in range(4))
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Learn from a round."""
         self.observe(result)
 
     def observe(self, result: RoundResult) -> None:
-        """Take in who was asked, who was heard, and the steps that were reported."""
+        """Take in who was asked, whose upload was delivered, and the steps that were reported."""
         self._make_room(result.plan.profiles.num_clients)
         drawn = result.plan.cohort.clients
-        heard = drawn[result.delivered[drawn] > 0]
-        lost = np.setdiff1d(drawn, heard)
-        rows = np.isin(result.updates.clients, heard)
-        self._asked = _added(self._asked, drawn, 1.0, drawn, self.decay)
-        self._lost = _added(self._lost, lost, 1.0, drawn, self.decay)
+        delivered = result.delivered[drawn] > 0
+        rows = np.isin(result.updates.clients, drawn[delivered])
         reporters = result.updates.clients[rows]
-        self._steps = _added(self._steps, reporters, result.updates.num_steps[rows], reporters, self.decay)
-        self._reports = _added(self._reports, reporters, 1.0, reporters, self.decay)
+        self._asked[drawn] = self.decay * self._asked[drawn] + 1
+        self._lost[drawn] = self.decay * self._lost[drawn] + ~delivered
+        self._steps[reporters] = self.decay * self._steps[reporters] + result.updates.num_steps[rows]
+        self._reports[reporters] = self.decay * self._reports[reporters] + 1
 
 
-def _added(sums: Vector, clients: IntVector, amounts: Any, fading: IntVector, decay: float) -> Vector:
-    """Return sums with the amounts of some clients added, after those of others have faded."""
-    total = sums.copy()
-    total[fading] *= decay
-    total[clients] += amounts
-    return total
+class Observed(RoundCallback, Channel):
+    """Asks everybody who was drawn; what arrives in time is delivered.
+
+    For deployments, where links are real. In the simulator every upload arrives, unless the engine replays a deployment
+    (:class:`fl_lightning.engine.Replayed`).
+    """
+
+    not_in_trainer = "it waits for the uploads of other machines; use ChannelFailures"
+
+    def on_federation_start(self, loop: FederatedLoop) -> None:
+        """Refuse parts that need what a lost client did.
+
+        Raises:
+            ValueError: If sampler or aggregator would use updates that never arrive.
+        """
+        aggregator, sampling = loop.algorithm.aggregator, loop.algorithm.sampling
+        if aggregator.traits.needs_lost_updates:
+            raise ValueError(
+                f"{type(aggregator).__name__} trains on from uploads that were lost, which nobody can know where "
+                "links are real: use another aggregator, or simulate the links by ChannelFailures"
+            )
+        if sampling.traits.needs_all_updates:
+            raise ValueError(
+                f"{sampling_name(sampling)} needs the updates of all clients before it draws, but not all of them "
+                "answer where links are real: use norms='stale', or simulate the links by ChannelFailures"
+            )
+
+    def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
+        """Return the draws of each client: the loop leaves out those that do not arrive, (M,)."""
+        return plan.cohort.counts

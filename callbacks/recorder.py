@@ -4,24 +4,23 @@ import json
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from lightning.pytorch.callbacks import Callback
+from torch import nn
 from typing_extensions import override
 
+from fl_lightning.callbacks.base import RoundCallback
 from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES, write_client_table
 from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
-from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode, averaged_name
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.runs.identity import installed_versions
 from fl_lightning.runs.storage import encode, write_durably
 from fl_lightning.types import RoundResult
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 COLUMNS = (
     "round",
@@ -50,7 +49,7 @@ _COSTS = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes",
 FINAL_FILES = ("clients.csv", "model_last.ckpt", "model.ckpt", "summary.json")
 
 
-class RunRecorder(Remembers, Callback):
+class RunRecorder(Remembers, RoundCallback):
     """Writes ``metrics.csv`` (a row per round), ``clients.csv``, ``summary.json`` and ``model.ckpt`` into a folder.
 
     Beyond 100,000 clients ``clients.csv`` has a row for each of 1,000 groups, ``clients_quantiles.csv`` the quantiles
@@ -65,7 +64,9 @@ class RunRecorder(Remembers, Callback):
         labels: Names that the summary carries along, such as data set and algorithm.
     """
 
-    memory = ("_clients", "_class_accuracy", "labels", "_seconds", "_metrics", "_evaluations")
+    not_in_trainer = "it writes the files of a federated run; use CSVLogger and ModelCheckpoint"
+
+    memory = ("_clients", "class_accuracy", "labels", "_seconds", "_metrics", "_evaluations")
 
     def __init__(
         self, run_dir: str, target_accuracy: float | None = None, labels: dict[str, str] | None = None
@@ -73,18 +74,14 @@ class RunRecorder(Remembers, Callback):
         self.run_dir = Path(run_dir)
         self.target_accuracy, self.labels = target_accuracy, labels or {}
         self._metrics = MetricsFile(self.run_dir / "metrics.csv", COLUMNS)
-        self._class_accuracy: list[float] = []
+        self.class_accuracy: list[float] = []  # when last evaluated; empty where there are no classes
         self._clients: dict[str, torch.Tensor] = {}
         self._evaluations: dict[str, torch.Tensor] = {}  # the last of each client, by the metric's name
         self._seconds = 0.0  # before this start, when the run was resumed
         self._began = time.perf_counter()
         self.versions = installed_versions()
 
-    @override
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        refuse_trainer(self, "it writes the files of a federated run", "CSVLogger and ModelCheckpoint")
-
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: FederatedLoop) -> None:
         """Start a new metrics file, or cut an earlier one back to the round that is resumed."""
         self._began = time.perf_counter()
         if not self._clients:
@@ -104,7 +101,7 @@ class RunRecorder(Remembers, Callback):
         """The metrics file."""
         return self._metrics.path
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Append the round."""
         plan = result.plan
         rejected = np.zeros(plan.profiles.num_clients)
@@ -121,17 +118,17 @@ class RunRecorder(Remembers, Callback):
         ):
             self._clients[name] += torch.from_numpy(np.asarray(values, dtype=np.float64))
         if len(result.class_accuracy):
-            self._class_accuracy = result.class_accuracy.tolist()
+            self.class_accuracy = result.class_accuracy.tolist()
         self._evaluations |= {name: torch.from_numpy(values) for name, values in result.client_metrics.items()}
         if loop.fabric.global_rank:
             return
         self._metrics.append(result.metrics)
 
-    def on_federation_save(self, loop: "FederatedLoop") -> None:
+    def on_federation_save(self, loop: FederatedLoop) -> None:
         """Make sure that no checkpoint is ever ahead of the metrics."""
         self._metrics.sync()
 
-    def on_federation_end(self, loop: "FederatedLoop") -> None:
+    def on_federation_end(self, loop: FederatedLoop) -> None:
         """Write what is known at the end."""
         if loop.fabric.global_rank:
             return
@@ -142,7 +139,7 @@ class RunRecorder(Remembers, Callback):
             self.write(name, loop, loop.round_index, loop.module)
         loop.engine.load(loop.state)
 
-    def write(self, name: str, loop: "FederatedLoop", num_rounds: int, module: Any) -> None:
+    def write(self, name: str, loop: FederatedLoop, num_rounds: int, module: nn.Module) -> None:
         """Write one of the files that a finished run has.
 
         Args:
@@ -158,7 +155,7 @@ class RunRecorder(Remembers, Callback):
         else:
             write_durably(self.run_dir / name, (json.dumps(self._summary(loop), indent=2) + "\n").encode())
 
-    def _summary(self, loop: "FederatedLoop") -> dict[str, Any]:
+    def _summary(self, loop: FederatedLoop) -> dict[str, object]:
         rows = read_metrics(self.path)
         return {
             **summarise(rows, self.target_accuracy, loop.monitor, loop.mode),
@@ -166,13 +163,13 @@ class RunRecorder(Remembers, Callback):
             **self.labels,
             "seed": loop.seed,
             **self._rejections(),
-            "per_class_accuracy": self._class_accuracy,
+            "per_class_accuracy": self.class_accuracy,
             "versions": self.versions,
             "device": str(loop.fabric.device),
             "seconds": round(self._elapsed(), 3),
         }
 
-    def _rejections(self) -> dict[str, Any]:
+    def _rejections(self) -> dict[str, object]:
         """Return how many updates were thrown away, in total and of which clients."""
         counts = self._clients["rejected"].int().tolist()
         by_client = {str(client): count for client, count in enumerate(counts) if count}
@@ -181,12 +178,7 @@ class RunRecorder(Remembers, Callback):
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
 
-    @property
-    def class_accuracy(self) -> list[float]:
-        """Accuracy of each class when last evaluated; empty where there are no classes."""
-        return self._class_accuracy
-
-    def client_columns(self, num_rounds: int) -> dict[str, Any]:
+    def client_columns(self, num_rounds: int) -> dict[str, npt.NDArray[np.generic]]:
         """Return a table with a row for each client: weight, data, mean conditions, and how it took part."""
         known = {name: values.numpy() for name, values in self._clients.items()}
         totals = {name: known[name] for name in ("expected_draws", "draws", "deliveries", "rejected")}
@@ -200,14 +192,13 @@ class RunRecorder(Remembers, Callback):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        unknown = {"metrics": {"columns": list(COLUMNS), "digest": ""}, "evaluations": {}}  # in earlier checkpoints
-        super().load_state_dict(unknown | state)
+        super().load_state_dict(state)
         self._began = time.perf_counter()
 
 
 def summarise(
     rows: list[dict[str, float]], target: float | None, monitor: str = MONITOR, mode: Mode = "max"
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what a run reached, and what it took to reach the target for the first time (None: never).
 
     Of the headline metric, ``final`` is the last evaluation, ``last`` the mean over the last fifth of the rounds,
@@ -246,14 +237,14 @@ def _reaches(row: dict[str, float], metric: str, mode: Mode, target: float) -> b
     return metric in row and (row[metric] <= target if mode == "min" else row[metric] >= target)
 
 
-def _to_target(reached: list[dict[str, float]], prefix: str) -> dict[str, Any]:
+def _to_target(reached: list[dict[str, float]], prefix: str) -> dict[str, float | None]:
     """Return rounds and costs of the first of the rows that reach the target."""
     first = reached[0] if reached else {}
     costs = {"rounds": "round"} | {name: name for name in _COSTS}
     return {f"{prefix}{name}_to_target": first.get(column) for name, column in costs.items()}
 
 
-def save_weights(module: Any, path: Path) -> None:
+def save_weights(module: nn.Module, path: Path) -> None:
     """Write the module's weights as a checkpoint that ``load_from_checkpoint`` of a plain Lightning project takes."""
     weights = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
     checkpoint = {

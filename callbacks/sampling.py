@@ -1,14 +1,10 @@
 """SamplerSelection: who is drawn."""
 
-from typing import Any
-
-from lightning.pytorch.callbacks import Callback
-
-from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.callbacks.base import RoundCallback
 from fl_lightning.samplers.selection import Selection
 
 
-class SamplerSelection(Selection, Callback):
+class SamplerSelection(Selection, RoundCallback):
     """Draws the clients of each round by a sampler.
 
     Args:
@@ -17,6 +13,4 @@ class SamplerSelection(Selection, Callback):
         drawing: How the draws are made; the sampler's own way by default.
     """
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse a plain Trainer."""
-        refuse_trainer(self, "it draws clients, and a Trainer is one client", "no sampler")
+    not_in_trainer = "it draws clients, and a Trainer is one client; use no sampler"

@@ -1,20 +1,19 @@
 """HeterogeneitySchedule: T and q of every client in every round."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import numpy as np
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks.channels.radio import RayleighOutage
-from fl_lightning.callbacks.trainer import global_seed
+from fl_lightning.callbacks.base import global_seed
+from fl_lightning.callbacks.radio import RayleighOutage
 from fl_lightning.parts.bases import Schedule
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.traits import ScheduleTraits
 from fl_lightning.seeding import Purpose, generator
-from fl_lightning.system.number_files import read_numbers
-from fl_lightning.system.trace_file import NOT_A_TABLE, read_rows, whole
+from fl_lightning.system.traces import Column, read_numbers, read_trace, whole
 from fl_lightning.types import Conditions, IntVector, Vector
 
 _MAX_STEPS = 1_000_000  # of a client in a round
@@ -46,6 +45,7 @@ class Group:
 Steps = int | list[int] | Ramp | str
 Rates = float | list[float] | Ramp | str
 Unit = Literal["iterations", "epochs"]
+Number = TypeVar("Number", int, float)
 
 
 class HeterogeneitySchedule(Callback, Schedule):
@@ -86,9 +86,11 @@ class HeterogeneitySchedule(Callback, Schedule):
             raise ValueError("num_steps and failure_rates go together: give both (or num_steps and radio)")
         self.groups = [_checked_group(group) for group in groups] if groups is not None else None
         self.num_steps, self.failure_rates = num_steps, failure_rates
-        self.dynamic, self.unit, self.radio = dynamic, unit, radio
-        self._trace = read_trace(Path(trace)) if trace is not None else None
+        self.dynamic, self.unit = dynamic, unit
+        self.radio = radio
+        self._trace = read_conditions(trace) if trace is not None else None
         self.failure_rate: float | None = None  # q of this epoch, in a plain Trainer
+        self._loader_batches: float | None = None  # of all the data there
 
     @property
     def traits(self) -> ScheduleTraits:
@@ -110,7 +112,7 @@ class HeterogeneitySchedule(Callback, Schedule):
             num_steps, rates = _draw_groups(self.groups, num_clients, rng)
         else:
             num_steps = np.rint(_spread("num_steps", self.num_steps, num_clients)).astype(np.int64)
-            rates = _spread("failure_rates", 0.0 if self.failure_rates is None else self.failure_rates, num_clients)
+            rates = _spread("failure_rates", self.failure_rates, num_clients)
         if self.radio is not None:
             rates = self.radio(num_clients, round_index, seed)
         _check_values(num_steps, rates)
@@ -119,9 +121,11 @@ class HeterogeneitySchedule(Callback, Schedule):
             _check_values(num_steps, rates)
         return Conditions(num_steps, rates)
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """In a plain Trainer, which is one client: end this epoch after T batches, or with the data."""
-        loader_batches = self._loader_batches = getattr(self, "_loader_batches", trainer.num_training_batches)
+        if self._loader_batches is None:
+            self._loader_batches = trainer.num_training_batches
+        loader_batches = self._loader_batches
         one_client = np.array([1 if loader_batches == float("inf") else loader_batches], dtype=np.int64)
         conditions = self.configure_conditions(trainer.current_epoch + 1, one_client, global_seed())
         self.failure_rate = float(conditions.failure_rates[0])
@@ -131,7 +135,7 @@ class HeterogeneitySchedule(Callback, Schedule):
             trainer.val_check_batch = max(1, int(num_batches * trainer.val_check_interval))
 
 
-def _bounds(value: Any) -> tuple[Any, Any]:
+def _bounds(value: Number | tuple[Number, Number]) -> tuple[Number, Number]:
     low, high = value if isinstance(value, (tuple, list)) else (value, value)
     return low, high
 
@@ -160,21 +164,20 @@ def _draw_groups(groups: list[Group], num_clients: int, rng: np.random.Generator
         steps[members] = rng.integers(low, high, size=members.stop - members.start, endpoint=True)
     rng.random(out=rates)
     for group, members in zip(groups, map(slice, ends, ends[1:]), strict=True):
-        low, high = _bounds(group.failure_rates)
-        rates[members] *= high - low
-        rates[members] += low
+        lowest, highest = _bounds(group.failure_rates)
+        rates[members] *= highest - lowest
+        rates[members] += lowest
     return steps, rates
 
 
-def _spread(name: str, value: Any, num_clients: int) -> Vector:
+def _spread(name: str, value: Steps | Rates | None, num_clients: int) -> Vector:
     if isinstance(value, Ramp):
         return np.linspace(value.first, value.last, num_clients)
-    if isinstance(value, str):
-        value = read_numbers(value).tolist()
-    if isinstance(value, (list, tuple)):
-        _check_length(name, len(value), num_clients)
-        return np.asarray(value, dtype=np.float64)
-    return np.full(num_clients, float(value))
+    numbers = read_numbers(value).tolist() if isinstance(value, str) else value
+    if isinstance(numbers, (list, tuple)):
+        _check_length(name, len(numbers), num_clients)
+        return np.asarray(numbers, dtype=np.float64)
+    return np.full(num_clients, float(numbers or 0))
 
 
 def _check_length(name: str, length: int, num_clients: int) -> None:
@@ -182,7 +185,7 @@ def _check_length(name: str, length: int, num_clients: int) -> None:
         raise ValueError(f"{name} has {length} clients, but the data has {num_clients}: give one value for each client")
 
 
-def _check_values(num_steps: Any, failure_rates: Any) -> None:
+def _check_values(num_steps: IntVector, failure_rates: Vector) -> None:
     good = (num_steps >= 1) & (num_steps <= _MAX_STEPS)
     if not good.all():
         bad = int(np.argmin(good))
@@ -197,36 +200,11 @@ def _check_values(num_steps: Any, failure_rates: Any) -> None:
         )
 
 
-def read_trace(path: Path) -> list[tuple[IntVector, Vector]]:
+def read_conditions(path: str) -> list[tuple[IntVector, Vector]]:
     """Return T and q of each round of a trace file."""
-    try:
-        values = [
-            (
-                whole("round", row.get("round") or 1),
-                whole("client", row["client"]),
-                whole("num_steps", row["num_steps"]),
-                float(row["failure_rate"]),
-            )
-            for row in read_rows(path)
-        ]
-    except NOT_A_TABLE as error:
-        raise ValueError(
-            f"trace file {path} is not a table with columns client, num_steps, failure_rate (and round): {error!r}"
-        ) from None
-    return _rounds_of(path, values)
-
-
-def _rounds_of(path: Path, values: list[tuple[int, int, int, float]]) -> list[tuple[IntVector, Vector]]:
-    rounds, clients = sorted({v[0] for v in values}), sorted({v[1] for v in values})
-    wanted = len(rounds) * len(clients)
-    complete = len(values) == wanted == len({v[:2] for v in values}) and clients == list(range(len(clients)))
-    if not values or rounds != list(range(1, len(rounds) + 1)) or not complete:
-        raise ValueError(
-            f"trace file {path} must have each client (from 0) once in each round (from 1), and nothing else"
-        )
-    ordered = sorted(values)
-    steps = np.array([v[2] for v in ordered], dtype=np.int64).reshape(len(rounds), -1)
-    rates = np.array([v[3] for v in ordered], dtype=np.float64).reshape(len(rounds), -1)
-    for row in range(len(rounds)):
-        _check_values(steps[row], rates[row])
-    return list(zip(steps, rates, strict=True))
+    columns = [Column("num_steps", whole), Column("failure_rate")]
+    table = read_trace(path, columns, "client, num_steps, failure_rate (and round)", every_round=False)
+    found = list(zip(table["num_steps"].astype(np.int64), table["failure_rate"], strict=True))
+    for num_steps, rates in found:
+        _check_values(num_steps, rates)
+    return found

@@ -1,17 +1,15 @@
 """StopAtTarget: end a run when it is good enough."""
 
 import math
-from typing import TYPE_CHECKING, Any
 
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode
 from fl_lightning.parts.checking import one_of
 from fl_lightning.types import RoundResult
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 
 class StopAtTarget(Callback):
@@ -29,12 +27,13 @@ class StopAtTarget(Callback):
             raise ValueError(f"target={target} must be a finite number")
         if mode is not None:
             one_of("mode", mode, Mode)
-        self.target, self.monitor, self.mode = target, monitor, mode
+        self.target = target
+        self.monitor, self.mode = monitor, mode
 
     def _reached(self, value: float, mode: Mode) -> bool:
         return value <= self.target if mode == "min" else value >= self.target
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Ask the loop to stop once the target is reached."""
         monitor = self.monitor or loop.monitor
         value = result.metrics.get(monitor)
@@ -46,7 +45,7 @@ class StopAtTarget(Callback):
             loop.should_stop = True
 
     @override
-    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         value = trainer.callback_metrics.get(self.monitor or MONITOR)
         if value is not None and not trainer.sanity_checking and self._reached(float(value), self.mode or "max"):
             trainer.should_stop = True

@@ -1,22 +1,18 @@
 """TensorBoardMetrics: the rounds of a run in TensorBoard."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from typing_extensions import override
 
-from fl_lightning.callbacks.trainer import refuse_trainer
+from fl_lightning.callbacks.base import RoundCallback
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.types import RoundResult
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 _AXES = ("local_steps", "computation_time")
 _CURVES = ("test_accuracy", "test_loss", "distance")  # and the headline metric
 
 
-class TensorBoardMetrics(Callback):
+class TensorBoardMetrics(RoundCallback):
     """Logs each round to TensorBoard, and the test metrics against local steps and computation time as well.
 
     Args:
@@ -24,15 +20,13 @@ class TensorBoardMetrics(Callback):
         config: The run's configuration.
     """
 
+    not_in_trainer = "it logs rounds; use TensorBoardLogger"
+
     def __init__(self, save_dir: str, config: dict[str, Any] | None = None) -> None:
         self.save_dir, self.config = save_dir, config or {}
         self._logger: TensorBoardLogger | None = None
 
-    @override
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        refuse_trainer(self, "it logs rounds", "TensorBoardLogger")
-
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: FederatedLoop) -> None:
         """Open the log; rounds after the one that is resumed are cut off."""
         if loop.fabric.global_rank:
             return
@@ -44,7 +38,7 @@ class TensorBoardMetrics(Callback):
             ) from None
         self._logger.log_hyperparams(self.config)
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Log the round."""
         if self._logger is None:
             return
@@ -55,12 +49,10 @@ class TensorBoardMetrics(Callback):
             if axis in row and curves:
                 self._logger.log_metrics(curves, step=int(row[axis]))
 
-    def on_federation_pause(self, loop: "FederatedLoop") -> None:
-        """Close the log of a run that is resumed later."""
-        self.on_federation_end(loop)
-
-    def on_federation_end(self, loop: "FederatedLoop") -> None:
+    def on_federation_end(self, loop: FederatedLoop) -> None:
         """Close the log."""
         if self._logger is not None:
             self._logger.finalize("success")
             self._logger = None
+
+    on_federation_pause = on_federation_end

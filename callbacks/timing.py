@@ -2,18 +2,16 @@
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.server.budget import Spent
 from fl_lightning.types import RoundCosts, RoundPlan, RoundResult
-
-if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
 
 
 class ComputationTime(Remembers, Callback):
@@ -38,19 +36,12 @@ class ComputationTime(Remembers, Callback):
         self.spent, self.wall_time = Spent(), 0.0
         self._resumed_at = time.perf_counter()
 
-    @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if "spent" not in state:  # an earlier checkpoint, which counted no bytes
-            counted = {name: value for name, value in state.items() if name != "wall_time"}
-            state = {"spent": Spent().state_dict() | counted, "wall_time": state["wall_time"]}
-        super().load_state_dict(state)
-
     @property
     def local_steps(self) -> int:
         """Local steps so far."""
         return self.spent.local_steps
 
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: FederatedLoop) -> None:
         """Start the clock."""
         self._resumed_at = time.perf_counter() - self.wall_time
 
@@ -85,14 +76,14 @@ class ComputationTime(Remembers, Callback):
         }
 
     @override
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         now = time.perf_counter()
         if trainer.current_epoch == 0 or self.wall_time == 0:
             self._resumed_at = now - self.wall_time
         self._epoch_began, self._steps_before = now, trainer.global_step
 
     @override
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """In a plain Trainer, whose one device is a client: log the same columns for an epoch."""
         num_steps = trainer.global_step - self._steps_before
         seconds = num_steps * (1.0 if self.seconds_per_step is None else float(np.mean(self.seconds_per_step)))

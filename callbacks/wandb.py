@@ -7,19 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
-from fl_lightning.callbacks.wandb_media import checkpoint_artifact, media, model_artifact
+from fl_lightning.callbacks.wandb_media import log_files, media, newest_checkpoint, written_models
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
+    from wandb import Run
 
 _LOG = logging.getLogger("fl_lightning")
 _SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
@@ -73,16 +75,17 @@ class WandbMetrics(Remembers, Callback):
         self.log_model = _files_to_log(log_model)
         self.pictures = pictures
         self.project = project or os.environ.get("WANDB_PROJECT") or "fl-lightning"
-        self.name, self.group, self.job_type, self.tags = name, group, job_type, tags or []
-        self.save_dir, self.mode, self.config = save_dir, mode, config or {}
-        self.target_accuracy = target_accuracy
+        self.name, self.group = name, group
+        self.job_type, self.tags = job_type, tags or []
+        self.save_dir, self.mode = save_dir, mode
+        self.config, self.target_accuracy = config or {}, target_accuracy
         self.run_id: str | None = None
         self._logger: WandbLogger | None = None
         self._monitor: tuple[str, Mode] = (MONITOR, "max")
         self._best: float | None = None
         self._reached: dict[str, float] = {}
 
-    def on_federation_start(self, loop: "FederatedLoop") -> None:
+    def on_federation_start(self, loop: FederatedLoop) -> None:
         """Open the run."""
         self._monitor = (loop.monitor, loop.mode)
         if not loop.fabric.global_rank:
@@ -100,7 +103,7 @@ class WandbMetrics(Remembers, Callback):
         if not self._attempt("W&B cannot be reached", lambda: self._open(offline)) and not offline:
             self._attempt("W&B does not work offline either", lambda: self._open(offline=True))
 
-    def _attempt(self, trouble: str, action: Callable[[], None]) -> bool:
+    def _attempt(self, trouble: str, action: Callable[[], object]) -> bool:
         """Do something with W&B; whatever happens there, training continues."""
         try:
             action()
@@ -109,6 +112,12 @@ class WandbMetrics(Remembers, Callback):
             _LOG.warning("%s, training continues without it: %s", trouble, " ".join(str(error).split())[:300])
             return False
         return True
+
+    def _use(self, action: Callable[["Run"], object]) -> None:
+        """Do something with the open run, if there is one."""
+        logger = self._logger
+        if logger is not None:
+            self._attempt("W&B fails", lambda: action(logger.experiment))
 
     def _open(self, offline: bool) -> None:
         import wandb
@@ -137,7 +146,7 @@ class WandbMetrics(Remembers, Callback):
             run.define_metric(axis)
         run.define_metric("*", step_metric="round")
 
-    def on_round_end(self, loop: "FederatedLoop", result: RoundResult) -> None:
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Log the round."""
         self._log(result.metrics)
 
@@ -150,24 +159,22 @@ class WandbMetrics(Remembers, Callback):
             target = self.target_accuracy
             if not self._reached and target is not None and best_of(value, target) == value:
                 self._reached = {name: row[axis] for name, axis in _COSTS.items() if axis in row}
-        logger = self._logger
-        if logger is not None:
-            shown = {**row, "chi2": 0.0} if abs(row.get("chi2", 1.0)) < _NOISE else row
-            self._attempt("W&B fails", lambda: logger.experiment.log(shown, step=int(row["round"])))
+        shown = {**row, "chi2": 0.0} if abs(row.get("chi2", 1.0)) < _NOISE else row
+        self._use(lambda run: run.log(shown, step=int(row["round"])))
 
     @override
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
             self._start()
 
     @override
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """In a plain Trainer: log what was measured in this epoch under the same keys."""
         measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self._log({"round": trainer.current_epoch + 1, **measured})
 
     @override
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close(self._summary())
 
     def _summary(self) -> dict[str, Any]:
@@ -177,30 +184,20 @@ class WandbMetrics(Remembers, Callback):
             found |= {"reached": bool(self._reached), **dict.fromkeys(_COSTS), **self._reached}
         return found
 
-    def on_federation_saved(self, loop: "FederatedLoop") -> None:
+    def on_federation_saved(self, loop: FederatedLoop) -> None:
         """Log the checkpoint, if asked for; the last one comes after the run is closed, and the model holds as much."""
-        logger = self._logger
-        if logger is not None and self.log_model == "checkpoint":
-            self._attempt("W&B fails", lambda: self._log_artifact(logger, checkpoint_artifact(loop, str(self.run_id))))
+        if self.log_model == "checkpoint":
+            self._use(lambda run: log_files(run, "checkpoint", newest_checkpoint(loop)))
 
-    def _log_artifact(self, logger: WandbLogger, artifact: Any) -> None:
-        if artifact is not None:
-            logger.experiment.log_artifact(artifact)
-
-    def _log_end(self, loop: "FederatedLoop", logger: WandbLogger) -> None:
-        logger.experiment.log(media(loop, self.pictures), step=loop.round_index)
-        if self.log_model != "none":
-            self._log_artifact(logger, model_artifact(loop, str(self.run_id)))
-
-    def on_federation_pause(self, loop: "FederatedLoop") -> None:
+    def on_federation_pause(self, loop: FederatedLoop) -> None:
         """Close the run for now; it is opened again by its id."""
         self._close({})
 
-    def on_federation_end(self, loop: "FederatedLoop") -> None:
+    def on_federation_end(self, loop: FederatedLoop) -> None:
         """Log tables, pictures and files, write the summary and close the run."""
-        logger = self._logger
-        if logger is not None:
-            self._attempt("W&B fails", lambda: self._log_end(loop, logger))
+        self._use(lambda run: run.log(media(loop, self.pictures), step=loop.round_index))
+        if self.log_model != "none":
+            self._use(lambda run: log_files(run, "model", written_models(loop)))
         self._close(self._summary())
 
     def _close(self, summary: dict[str, Any]) -> None:

@@ -5,21 +5,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fl_lightning.callbacks.checkpoint import RoundCheckpoint, checkpoints
-from fl_lightning.callbacks.recorder import RunRecorder
+from fl_lightning.callbacks.recorder import FINAL_FILES, RunRecorder
 from fl_lightning.data.federation import label_counts
 from fl_lightning.figures.diagnosis import objective_figure
 from fl_lightning.figures.partition import partition_figure
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.types import IntVector
 
 if TYPE_CHECKING:
-    from fl_lightning.loop import FederatedLoop
+    from matplotlib.figure import Figure
+    from wandb import Run, Table
 
 MAX_ROWS = 10_000  # of a table: more than W&B shows
 
 
-def media(loop: "FederatedLoop", pictures: bool) -> dict[str, Any]:
+def media(loop: FederatedLoop, pictures: bool) -> dict[str, object]:
     """Return tables (and pictures) of what the run's recorder counted; nothing where the run has no recorder.
 
     Args:
@@ -32,7 +35,7 @@ def media(loop: "FederatedLoop", pictures: bool) -> dict[str, Any]:
     import wandb
 
     accuracy, clients = recorder.class_accuracy, recorder.client_columns(loop.round_index)
-    found: dict[str, Any] = {"clients": _table({"client": range(len(clients["weight"])), **clients})}
+    found: dict[str, object] = {"clients": _table({"client": range(len(clients["weight"])), **clients})}
     if accuracy:
         found["accuracy_of_classes"] = _table({"class": range(len(accuracy)), "accuracy": accuracy})
     counts = _label_counts(loop, len(accuracy))
@@ -48,14 +51,14 @@ def media(loop: "FederatedLoop", pictures: bool) -> dict[str, Any]:
     return found
 
 
-def _table(columns: Mapping[str, Any]) -> Any:
+def _table(columns: Mapping[str, npt.ArrayLike]) -> "Table":
     import wandb
 
     rows = zip(*(np.asarray(values)[:MAX_ROWS].tolist() for values in columns.values()), strict=True)
     return wandb.Table(columns=list(columns), data=[list(row) for row in rows])
 
 
-def _label_counts(loop: "FederatedLoop", num_classes: int) -> IntVector | None:
+def _label_counts(loop: FederatedLoop, num_classes: int) -> IntVector | None:
     """Return the examples of each client and class; None where there are no classes or too many clients to show."""
     if not num_classes or len(loop.client_weights) > MAX_ROWS:
         return None
@@ -66,7 +69,7 @@ def _label_counts(loop: "FederatedLoop", num_classes: int) -> IntVector | None:
         return None
 
 
-def _pixels(figure: Any) -> Any:
+def _pixels(figure: "Figure") -> npt.NDArray[np.uint8]:
     """Return a drawn figure as an array, without matplotlib's global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -75,26 +78,25 @@ def _pixels(figure: Any) -> Any:
     return np.asarray(canvas.buffer_rgba())
 
 
-def model_artifact(loop: "FederatedLoop", name: str) -> Any:
-    """Return the weights that the recorder wrote as an artifact; None where there are none."""
+def written_models(loop: FederatedLoop) -> list[Path]:
+    """Return the files of weights that the run's recorder wrote."""
     recorder = next((each for each in loop.callbacks if isinstance(each, RunRecorder)), None)
-    files = [recorder.run_dir / file for file in ("model.ckpt", "model_last.ckpt")] if recorder else []
-    return _artifact(f"model-{name}", "model", [file for file in files if file.is_file()])
+    files = [recorder.run_dir / name for name in FINAL_FILES if name.startswith("model")] if recorder else []
+    return [file for file in files if file.is_file()]
 
 
-def checkpoint_artifact(loop: "FederatedLoop", name: str) -> Any:
-    """Return the newest checkpoint as an artifact; None where there is none."""
+def newest_checkpoint(loop: FederatedLoop) -> list[Path]:
+    """Return the newest checkpoint of the run; nothing where there is none."""
     saver = next((each for each in loop.callbacks if isinstance(each, RoundCheckpoint)), None)
-    newest = checkpoints(saver.folder)[-1:] if saver else []
-    return _artifact(f"checkpoint-{name}", "checkpoint", [path for _, path in newest])
+    return [path for _, path in checkpoints(saver.folder)[-1:]] if saver else []
 
 
-def _artifact(name: str, kind: str, files: list[Path]) -> Any:
-    if not files:
-        return None
-    import wandb
+def log_files(run: "Run", kind: str, files: list[Path]) -> None:
+    """Log files as an artifact of a run."""
+    if files:
+        import wandb
 
-    artifact = wandb.Artifact(name, type=kind)
-    for file in files:
-        artifact.add_file(str(file))
-    return artifact
+        artifact = wandb.Artifact(f"{kind}-{run.id}", type=kind)
+        for file in files:
+            artifact.add_file(str(file))
+        run.log_artifact(artifact)

@@ -12,7 +12,7 @@ from fl_lightning.asynchronous import AsynchronousSelection
 from fl_lightning.parts.protocols import Probe
 from fl_lightning.parts.traits import ScheduleTraits, traits_of_schedule
 from fl_lightning.seeding import Purpose, forecast_round, generator
-from fl_lightning.system.number_files import KINDS, read_numbers
+from fl_lightning.system.traces import KINDS, read_numbers
 from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profiles, RoundPlan, Updates, Vector
 
 _FORECAST_ROUNDS, _FORECAST_VALUES = 256, 10_000_000

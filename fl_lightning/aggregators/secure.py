@@ -7,9 +7,8 @@ from typing_extensions import override
 from fl_lightning.aggregators.base import Aggregator
 from fl_lightning.parts.traits import AggregatorTraits, layers
 from fl_lightning.secure.fixed_point import Bits, FixedPoint
-from fl_lightning.secure.masking import library
-from fl_lightning.secure.protocol import secure_sum
-from fl_lightning.secure.sizes import exchanged_bytes
+from fl_lightning.secure.primitives import library
+from fl_lightning.secure.protocol import exchanged_bytes, secure_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 
 _LEAST = 2  # the sum of one update is that update

@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
     _refuse_foreign(out)
     merged = configs.compose(names)
     from fl_lightning.config import building
-    from fl_lightning.flower.deployable import check_deployable
+    from fl_lightning.flower.task import check_deployable
     from fl_lightning.runs.storage import write_durably  # heavy: torch, lightning
 
     settings = building.parse(merged, overrides, options.trust)

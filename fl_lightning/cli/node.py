@@ -1,16 +1,14 @@
 """``fl-lightning node``: be one client of a deployed federation, with data that stays here."""
 
 import argparse
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.flower.node import read_node
+from fl_lightning.flower.private import check_version
 from fl_lightning.flower.supernode import serve
-
-_KNOWN = ("1.41.", "1.42.")
 
 
 def make_parser() -> OneLineParser:
@@ -53,15 +51,7 @@ def main(arguments: list[str]) -> int:
     """Check everything that can be checked here, then serve until a signal comes."""
     options = make_parser().parse_args(arguments)
     _check(options)
-    try:
-        found = version("flwr")
-    except PackageNotFoundError:
-        raise ImportError("flwr is not installed: pip install 'fl-lightning[flower]' (Python 3.11 or newer)") from None
-    if not options.stock and not found.startswith(_KNOWN):
-        raise ImportError(
-            f"flwr {found} is installed, but nodes were tried with {', '.join(f'{each}x' for each in _KNOWN)}: install "
-            "one of these, or use --stock, which lets the server's app run its own code here"
-        )
+    check_version(options.stock)
     files = configs.resolve(options.data)
     config = str(files[0].resolve()) if len(files) == 1 else options.data
     if '"' in config:

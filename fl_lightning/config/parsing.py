@@ -22,7 +22,7 @@ from fl_lightning.parts.bases import Channel, DataSource, Partition, Sampling, S
 from fl_lightning.runs.identity import flat
 from fl_lightning.samplers import Sampler
 from fl_lightning.solvers import Solver
-from fl_lightning.system.number_files import KINDS
+from fl_lightning.system.traces import KINDS
 
 _VALUES = (FederatedLoop, Algorithm, System)
 _BASES: tuple[type, ...] = (Schedule, Sampling, Channel, DataSource, Partition, Sampler, Aggregator, Solver)

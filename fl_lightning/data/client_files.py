@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from fl_lightning.data.lazy import LazyFederation
 from fl_lightning.parts.bases import DataSource
-from fl_lightning.system.number_files import read_numbers
+from fl_lightning.system.traces import read_numbers
 from fl_lightning.types import IntVector
 
 _CLIENT = re.compile(r"client_(\d+)\.(pt|npz|parquet)")

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -12,17 +13,17 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from lightning.fabric import Fabric
 
+from fl_lightning.config import building
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.data.held_out import HeldOut
 from fl_lightning.engine import Engine
 from fl_lightning.flower import records, secure_client
-from fl_lightning.flower.federation import OwnData
-from fl_lightning.flower.node import Node, read_node
+from fl_lightning.flower.node import Node, merged_config, read_node
 from fl_lightning.flower.task import parser, read_task
-from fl_lightning.parts.protocols import Handout, LocalWork
+from fl_lightning.parts.protocols import Federation, Handout, LocalWork
 from fl_lightning.seeding import Purpose, client_seed
-from fl_lightning.solvers.names import as_solver
-from fl_lightning.types import ModelState, Updates
+from fl_lightning.solvers import as_solver
+from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates
 
 _LOG = logging.getLogger("fl_lightning")
 _FAILED = 0  # Flower's code of an unknown error
@@ -35,6 +36,52 @@ _OF_SUMS = {
 }
 
 app = ClientApp()
+
+
+class OwnData:
+    """The data of one client, under its number in the federation: random streams are functions of the number.
+
+    Every number up to the client's own stands for the same data, so that an engine finds nobody without any.
+
+    Args:
+        federation: Where the data is: of several clients, or of this one alone.
+        client: Its number.
+    """
+
+    def __init__(self, federation: Federation, client: int) -> None:
+        sizes = np.asarray(federation.sizes)
+        if len(sizes) > 1 and client >= len(sizes):
+            raise ValueError(
+                f"client={client} is not among the {len(sizes)} clients of the data: give --client a number below it, "
+                "or data of this client alone"
+            )
+        self._federation, self._place = federation, client if len(sizes) > 1 else 0
+        self.client, self.size = client, int(sizes[self._place])
+        self.datamodule = getattr(federation, "datamodule", None)
+        data: Any = federation
+        if all(hasattr(data, name) for name in ("train", "order", "offsets")):  # one set of tensors, from which
+            first = int(data.offsets[self._place])  # an engine gathers by itself
+            self.train, self.order = data.train, data.order[first : first + self.size]
+            self.offsets = np.zeros(client + 2, dtype=np.int64)
+        elif hasattr(data, "tensors"):  # or one of each client
+            self.tensors = lambda client: data.tensors(self._place)
+
+    @property
+    def sizes(self) -> IntVector:
+        """Number of training examples under each number up to the client's own."""
+        return np.full(self.client + 1, self.size, dtype=np.int64)
+
+    def batch(self, client: int, indices: IntVector) -> object:
+        """Return some of the client's examples."""
+        return self._federation.batch(self._place, indices)
+
+    def test_batches(self, batch_size: int) -> Iterator[object]:
+        """Yield nothing: the server evaluates."""
+        return iter(())
+
+    def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
+        """Return nothing."""
+        return {}
 
 
 class LocalTraining:
@@ -52,8 +99,7 @@ class LocalTraining:
         torch.manual_seed(client_seed(settings.seed, Purpose.INITIAL_WEIGHTS, 0, 0))
         with contextlib.redirect_stderr(io.StringIO()):
             made = parser().instantiate(settings)
-        precision: Any = work.precision
-        fabric = Fabric(accelerator=node.accelerator, devices=1, precision=precision)
+        fabric = Fabric(accelerator=node.accelerator, devices=1, precision=work.precision)
         solver = as_solver(made.loop.solver)
         self.node, self.engine = node, Engine(**work.engine, threads=node.threads)
         self.held = HeldOut(data, work.held_out, settings.seed)
@@ -115,7 +161,8 @@ class LocalTraining:
             raise ConfigError(f"the server asks for an evaluation on {most} examples")
         batch = self.held.own_batch(self.node.client, most)
         found = self.engine.evaluate_batch(self._received(message), batch)
-        values = {"client": self.node.client, "names": list(found), "numbers": list(map(float, found.values()))}
+        names, numbers = list(found), [float(number) for number in found.values()]
+        values: records.Values = {"client": self.node.client, "names": names, "numbers": numbers}
         return Message(records.packed(values), reply_to=message)
 
     def _received(self, message: Message) -> ModelState:
@@ -132,7 +179,7 @@ class LocalTraining:
 
 
 def _round(message: Message) -> int:
-    index: int = records.value(message, "round", int)
+    index = records.value(message, "round", int)
     if index < 0:
         raise ConfigError(f"the server asks for round {index}")
     return index
@@ -141,7 +188,9 @@ def _round(message: Message) -> int:
 @lru_cache(maxsize=_KEPT)
 def data_of(node: Node) -> OwnData:
     """Return the data of a node, loaded once in a process."""
-    return node.data()
+    merged = merged_config(node.config)
+    data = building.instantiate_data_of(merged, node.trust)
+    return OwnData(data.load(int(merged.get("seed", 0))), node.client)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -151,7 +200,7 @@ def training_of(node: Node, text: str) -> LocalTraining:
 
 
 def _answered(message: Message, context: Context) -> Message:
-    """Answer a message, or tell the server in one line why not; what it may not know stays in the node's log."""
+    """Answer a message, or say to the server in one line why not; what it may not know stays in the node's log."""
     try:
         return _answer(message, context)
     except (ConfigError, records.BadMessageError) as error:
@@ -171,7 +220,7 @@ def _answer(message: Message, context: Context) -> Message:
         raise ConfigError(f"this is client {node.client}, not the one that was asked for")
     if kind in _OF_SUMS:
         found = _OF_SUMS[kind](message, context, node.client)
-        return Message(records.packed(found | {"client": node.client}), reply_to=message)
+        return Message(records.packed({**found, "client": node.client}), reply_to=message)
     if node.only_sums and kind != records.MASKED:
         raise ConfigError("this node sends nothing but what goes into a secure sum (node.only_sums)")
     training = training_of(node, records.value(message, "task", str))

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule
 from typing_extensions import override
 
 from fl_lightning.engine.elsewhere import TrainsElsewhere
-from fl_lightning.flower.questions import Content, Questions
+from fl_lightning.flower.nodes import Content, Questions
 from fl_lightning.flower.records import (
     EVALUATE,
     GRADIENT,
@@ -66,7 +66,8 @@ class FlowerEngine(Remembers, TrainsElsewhere):
         self, questions: Questions, task: Task, limits: Limits, local: Engine, sums: SecureTraining | None = None
     ) -> None:
         super().__init__(local)
-        self.questions, self.task, self.limits, self.sums = questions, task, limits, sums
+        self.questions, self.sums = questions, sums
+        self.task, self.limits = task, limits
         self.deliveries: list[Delivery] = []  # of the last round
         self.sizes: IntVector = np.empty(0, dtype=np.int64)
 
@@ -146,13 +147,13 @@ class FlowerEngine(Remembers, TrainsElsewhere):
             check(client, reply.num_steps)
             return reply
 
-        heard = self.questions.ask(TRAIN, round_index, clients.tolist(), content, read).values()
+        replies = self.questions.ask(TRAIN, round_index, clients.tolist(), content, read).values()
         return Updates(
-            clients=np.array([reply.client for reply in heard], dtype=np.int64),
-            deltas=_stacked([reply.tensors[0] for reply in heard], state.weights),
-            buffers=_stacked([reply.tensors[1] for reply in heard], state.buffers),
-            num_steps=np.array([reply.num_steps for reply in heard], dtype=np.int64),
-            losses=np.array([reply.loss for reply in heard], dtype=np.float64),
+            clients=np.array([reply.client for reply in replies], dtype=np.int64),
+            deltas=_stacked([reply.tensors[0] for reply in replies], state.weights),
+            buffers=_stacked([reply.tensors[1] for reply in replies], state.buffers),
+            num_steps=np.array([reply.num_steps for reply in replies], dtype=np.int64),
+            losses=np.array([reply.loss for reply in replies], dtype=np.float64),
         )
 
     def losses(self, state: ModelState, clients: IntVector, round_index: int) -> Vector:
@@ -193,7 +194,7 @@ class FlowerEngine(Remembers, TrainsElsewhere):
         return [found.get(client, {}) for client in clients]
 
     def _note(self, round_index: int, clients: IntVector, reported: Mapping[int, int]) -> None:
-        """Record who of the clients was heard, and with how many steps."""
+        """Record who of the clients answered, and with how many steps."""
         if self.deliveries and self.deliveries[0].round_index != round_index:
             self.deliveries = []
         number = self.deliveries[-1].question + 1 if self.deliveries else 0

@@ -3,14 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.parts.checking import one_of
-
-if TYPE_CHECKING:
-    from fl_lightning.flower.federation import OwnData
 
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 _KEYS = ("steps", "max_steps", "threads", "accelerator", "only_sums", "trust")
@@ -43,24 +40,16 @@ class Node:
             raise ConfigError(f"only_sums={self.only_sums!r} of the node must be true or false")
         one_of("accelerator", self.accelerator, Accelerator)
 
-    def data(self) -> "OwnData":
-        """Load this client's data."""
-        from fl_lightning.config import building
-        from fl_lightning.flower.federation import OwnData
 
-        merged = _merged(self.config)
-        data = building.instantiate_data_of(merged, self.trust)
-        return OwnData(data.load(int(merged.get("seed", 0))), self.client)
-
-
-def _merged(config: str) -> dict[str, Any]:
+def merged_config(config: str) -> dict[str, Any]:
+    """Return a node's config file, merged with those that it is based on."""
     merged: dict[str, Any] = {}
     for path in configs.resolve(config):
         merged = configs.merge(merged, configs.read(path))
     return merged
 
 
-def read_node(node_config: Mapping[str, Any]) -> Node:
+def read_node(node_config: Mapping[str, object]) -> Node:
     """Return the settings of a node from what its SuperNode was started with.
 
     Args:
@@ -73,7 +62,7 @@ def read_node(node_config: Mapping[str, Any]) -> Node:
     config = node_config.get("config")
     if not isinstance(config, str) or not config:
         raise ConfigError("the node has no config: start it by fl-lightning node --data FILE, which gives it one")
-    own = _merged(config).get("node", {})
+    own = merged_config(config).get("node", {})
     if not isinstance(own, dict) or not own.keys() <= {*_KEYS, "client"}:
         raise ConfigError(f"node={own!r} in {config} must be a table of: client, {', '.join(_KEYS)}")
     client = node_config.get("client", own.get("client"))

@@ -4,18 +4,25 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-TRAIN, EVALUATE, WHO, LOSS, GRADIENT = "train", "evaluate", "query.who", "query.loss", "query.gradient"
-KEYS, SHARES, MASKED, REVEAL = "query.keys", "query.shares", "train.masked", "query.reveal"  # of a secure sum
+TRAIN, EVALUATE = "train", "evaluate"
+WHO = "query.who"
+LOSS, GRADIENT = "query.loss", "query.gradient"
+KEYS, SHARES = "query.keys", "query.shares"  # of a secure sum
+MASKED, REVEAL = "train.masked", "query.reveal"
 _VALUES, _ARRAYS = "values", "arrays"
 _MOST_METRICS, _COLUMN = 50, re.compile(r"[\w./ -]{1,100}")
 _HEADER_BYTES = 4096  # more than numpy ever writes before the numbers
 
+Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
+Values = Mapping[str, Value]
+Found = TypeVar("Found")
 Written = dict[int, tuple[torch.Tensor, Array]]  # by identity; the tensor is kept, or another could get its identity
 
 
@@ -34,7 +41,7 @@ class Reply:
 
 
 def packed(
-    values: Mapping[str, Any],
+    values: Values,
     tensors: Mapping[str, torch.Tensor] | None = None,
     written: Written | None = None,
 ) -> RecordDict:
@@ -48,35 +55,35 @@ def packed(
         written: Tensors that earlier messages had, where messages share some: a model that a hundred clients get is
             written and hashed once.
     """
-    content: dict[str, Any] = {_VALUES: ConfigRecord(dict(values))}
+    content = RecordDict({_VALUES: ConfigRecord(dict(values))})
     known: Written = {} if written is None else written
     if tensors is not None:
         for tensor in tensors.values():
             if id(tensor) not in known:
                 known[id(tensor)] = (tensor, Array(_bytes(tensor)))
         content[_ARRAYS] = ArrayRecord({name: known[id(tensor)][1] for name, tensor in tensors.items()})
-    return RecordDict(content)
+    return content
 
 
-def _bytes(tensor: torch.Tensor) -> Any:
+def _bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
     if not tensor.numel():
         return np.empty(0, dtype=np.uint8)  # of which torch makes no other type
     return tensor.detach().cpu().contiguous().view(torch.uint8).numpy()
 
 
-def value(message: Message, name: str, kind: type) -> Any:
+def value(message: Message, name: str, kind: type[Found]) -> Found:
     """Return one of the values of a message.
 
     Raises:
         BadMessageError: If it is missing or of another type.
     """
     found = _part(message, _VALUES, ConfigRecord).get(name)
-    if type(found) is not kind:
+    if type(found) is not kind:  # a bool is no int
         raise BadMessageError(f"{name} is a {type(found).__name__} instead of a {kind.__name__}")
     return found
 
 
-def entries(message: Message, name: str, kind: type, length: int | None = None) -> list[Any]:
+def entries(message: Message, name: str, kind: type[Found], length: int | None = None) -> list[Found]:
     """Return a list of values of a message.
 
     Raises:
@@ -118,7 +125,7 @@ def tensor(message: Message, name: str, like: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(numbers.copy()).view(like.dtype).reshape(like.shape).to(like.device)
 
 
-def _part(message: Message, name: str, kind: type) -> Any:
+def _part(message: Message, name: str, kind: type[Found]) -> Found:
     part = message.content.get(name) if message.has_content() else None
     if not isinstance(part, kind):
         raise BadMessageError(f"a message without {name}")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ConfigRecord, Context, Message
 
-from fl_lightning.flower.records import BadMessageError, entries, value
+from fl_lightning.flower.records import BadMessageError, Values, entries, value
 from fl_lightning.secure import FixedPoint, Participant
 from fl_lightning.secure.fixed_point import Ring
 
@@ -21,7 +21,7 @@ _LEAST = 2  # the sum of one update is that update
 _BITS = (32, 64)
 
 
-def answer_keys(message: Message, context: Context, client: int) -> dict[str, Any]:
+def answer_keys(message: Message, context: Context, client: int) -> Values:
     """Return new public keys; the sum before, if it did not end, is forgotten."""
     session = value(message, "session", str)
     party = Participant(client, session)
@@ -30,7 +30,7 @@ def answer_keys(message: Message, context: Context, client: int) -> dict[str, An
     return {"masking": masking, "sealing": sealing}
 
 
-def answer_shares(message: Message, context: Context, client: int) -> dict[str, Any]:
+def answer_shares(message: Message, context: Context, client: int) -> Values:
     """Return sealed shares of both secrets for all who sent keys."""
     kept, party = _member(message, context, client, "keys")
     members = entries(message, "members", int)
@@ -58,7 +58,7 @@ def masking(message: Message, context: Context, client: int) -> Callable[[npt.ND
     bits = value(message, "bits", int)
     if bits not in _BITS:
         raise BadMessageError(f"the server sets bits={bits}")
-    ring = FixedPoint(value(message, "bound", float), value(message, "num_parties", int), bits)
+    ring = FixedPoint(value(message, "bound", float), value(message, "num_parties", int), 64 if bits == 64 else 32)
     if ring.num_parties < len(senders):
         raise BadMessageError(f"the server makes room for {ring.num_parties} of {len(senders)} vectors")
     kept |= {"stage": "masked", "senders": senders, "sealed": inbox}
@@ -73,7 +73,7 @@ def masking(message: Message, context: Context, client: int) -> Callable[[npt.ND
     return masked
 
 
-def answer_reveal(message: Message, context: Context, client: int) -> dict[str, Any]:
+def answer_reveal(message: Message, context: Context, client: int) -> Values:
     """Return one share of each sender: of its seed where its vector arrived, of its key where it did not.
 
     The node's own secrets are forgotten with it.

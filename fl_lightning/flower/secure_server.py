@@ -4,20 +4,21 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Message
 
 from fl_lightning.aggregators import SecureSum
-from fl_lightning.flower.questions import Content, Questions
+from fl_lightning.flower.nodes import Content, Questions
 from fl_lightning.flower.records import (
     KEYS,
     MASKED,
     REVEAL,
     SHARES,
     BadMessageError,
+    Value,
+    Values,
     entries,
     read_sender,
     tensor,
@@ -25,8 +26,7 @@ from fl_lightning.flower.records import (
 )
 from fl_lightning.secure import FixedPoint, ServerView
 from fl_lightning.secure.fixed_point import Ring
-from fl_lightning.secure.masking import KeyPair
-from fl_lightning.secure.shamir import PRIME
+from fl_lightning.secure.primitives import PRIME, KeyPair
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
 _LOG = logging.getLogger("fl_lightning")
@@ -61,10 +61,10 @@ class SecureTraining:
         content: Callable[[int], Content],
         check: Callable[[int, int], None],
     ) -> Updates:
-        """Return who was heard and the sum of their updates; of single ones nothing is known.
+        """Return whose upload was delivered and the sum of their updates; of single ones nothing is known.
 
         Everybody who was drawn agrees on masks; who is not among the clients then drops out, as does one whose upload
-        is lost. Where too few are heard the sum is 0, and where the masks cannot be taken off, nobody was heard.
+        is lost. Where too few are delivered the sum is 0, and where the masks cannot be taken off, none was delivered.
 
         Args:
             state: The global model.
@@ -85,24 +85,24 @@ class SecureTraining:
         if len(uploads) >= needed:
             found = self._unmasked(view, ring, plan.index)
             uploads, total = ({}, total) if found is None else (uploads, found)
-        heard = np.array(list(uploads), dtype=np.int64)
-        loss = float(total[-1]) / len(heard) if len(heard) >= needed else float("nan")
+        delivered = np.array(list(uploads), dtype=np.int64)
+        loss = float(total[-1]) / len(delivered) if len(delivered) >= needed else float("nan")
         return Updates(
-            clients=heard,
-            deltas=torch.zeros_like(state.weights).expand(len(heard), -1),
-            buffers=state.buffers.expand(len(heard), -1),
+            clients=delivered,
+            deltas=torch.zeros_like(state.weights).expand(len(delivered), -1),
+            buffers=state.buffers.expand(len(delivered), -1),
             num_steps=np.array([upload.num_steps for upload in uploads.values()], dtype=np.int64),
-            losses=np.full(len(heard), loss),
+            losses=np.full(len(delivered), loss),
             total=torch.from_numpy(total[:-1]).to(state.weights.device),
         )
 
     def _agree(self, view: ServerView, plan: RoundPlan) -> None:
         """Collect keys and sealed shares; whoever sends both is in the directory. With too few it stays empty."""
-        index, named = plan.index, dict[str, Any](session=view.session)
+        index, named = plan.index, dict[str, Value](session=view.session)
         keys = self._questions.ask(KEYS, index, plan.cohort.clients.tolist(), lambda client: (named, {}), _keys)
         if len(keys) < view.threshold:
             return
-        listed: dict[str, Any] = {
+        listed: dict[str, Value] = {
             "members": list(keys),
             "masking": [m for m, _ in keys.values()],
             "sealing": [s for _, s in keys.values()],
@@ -130,14 +130,14 @@ class SecureTraining:
         state: ModelState,
         ring: FixedPoint,
     ) -> dict[int, _Upload]:
-        shared: dict[str, Any] = {"session": view.session, "senders": list(view.directory)}
+        shared: dict[str, Value] = {"session": view.session, "senders": list(view.directory)}
         shared |= {"bound": ring.bound, "num_parties": ring.num_parties, "bits": ring.bits}
         like = torch.empty((len(state.weights) + 1) * np.dtype(ring.dtype).itemsize, dtype=torch.uint8)
 
         def asked(client: int) -> Content:
             values, tensors = content(client)
             factor = float(plan.cohort.counts[client] * plan.coefficients[client])
-            return values | shared | {"factor": factor, "sealed": list(view.sealed[client].values())}, tensors
+            return {**values, **shared, "factor": factor, "sealed": list(view.sealed[client].values())}, tensors
 
         def read(message: Message, client: int) -> _Upload:
             read_sender(message, client)
@@ -149,7 +149,7 @@ class SecureTraining:
 
     def _unmasked(self, view: ServerView, ring: FixedPoint, index: int) -> Vector | None:
         """Return the sum as numbers; None where too few reveal their shares."""
-        lists: dict[str, Any] = {"session": view.session, "survivors": list(view.masked), "dropped": view.dropped}
+        lists: Values = {"session": view.session, "survivors": list(view.masked), "dropped": view.dropped}
         revealed = self._questions.ask(
             REVEAL,
             index,

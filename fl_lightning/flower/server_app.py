@@ -14,13 +14,10 @@ from fl_lightning.callbacks import DeliveryRecorder, RoundCheckpoint
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
-from fl_lightning.flower.deployable import check_deployable
 from fl_lightning.flower.engine import FlowerEngine, Limits
-from fl_lightning.flower.federation import NodesData
-from fl_lightning.flower.questions import Questions
-from fl_lightning.flower.roster import Roster
+from fl_lightning.flower.nodes import NodesData, Questions, Roster
 from fl_lightning.flower.secure_server import SecureTraining
-from fl_lightning.flower.task import Task
+from fl_lightning.flower.task import Task, check_deployable
 
 CONFIG = "config.yaml"  # in the app
 
@@ -44,7 +41,7 @@ class Options:
             raise ConfigError(f"start-timeout={self.start_timeout} must be a positive number of seconds")
 
 
-def read_options(run_config: Mapping[str, Any]) -> Options:
+def read_options(run_config: Mapping[str, bool | bytes | float | int | str]) -> Options:
     """Return the options of an app.
 
     >>> read_options({"name": "digits", "num-clients": 4, "timeout": 30, "max-steps": 0}).limits

@@ -1,21 +1,24 @@
-"""What a node must know to train, and what it lets a server decide."""
+"""What can be deployed, what a node must know to train, and what it lets a server decide. Needs no Flower."""
 
 import json
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import LightningModule
 
+from fl_lightning.aggregators.secure import sum_of
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.config.parsing import add_loop_arguments, parse_config
+from fl_lightning.loop import FederatedLoop
 
 _LOOP = ("solver", "batch_size", "lr")
 _ENGINE = ("mode", "cpu_tuning")
-_PRECISIONS = ("32-true", "64-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed")
+Precision = Literal["32-true", "64-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"]
+_PRECISIONS = get_args(Precision)
 _LONGEST = 100_000  # characters of a task
 _PLAIN = re.compile(r"[\w .,+-]{0,200}")  # a text that names no path
 
@@ -55,7 +58,7 @@ class Work:
 
     settings: Namespace  # seed, model, and of the loop the solver, batch_size and lr
     engine: dict[str, Any]
-    precision: str
+    precision: Precision
     num_draws: int | None
     held_out: float
 
@@ -115,7 +118,7 @@ def _loaded(text: str) -> dict[str, Any]:
     return config
 
 
-def _refuse_paths(tree: Any) -> None:
+def _refuse_paths(tree: object) -> None:
     """Refuse a text that could be the path of a file here, which a parser might read."""
     if isinstance(tree, dict):
         for entry in tree.values():
@@ -125,3 +128,42 @@ def _refuse_paths(tree: Any) -> None:
             _refuse_paths(entry)
     elif isinstance(tree, str) and (not _PLAIN.fullmatch(tree) or Path(tree).is_file()):
         raise ConfigError(f"the server names {tree[:80]!r}, which could be a path: a task may name none")
+
+
+def check_deployable(loop: FederatedLoop, max_steps: int | None) -> None:
+    """Refuse what a deployment would not do as the configuration says.
+
+    Args:
+        loop: Of the configuration.
+        max_steps: Up to which clients decide about T themselves; None: they do what they are asked.
+
+    Raises:
+        ConfigError: With what to do about it.
+    """
+    algorithm = loop.algorithm
+    hidden = sum_of(algorithm.aggregator)
+    if algorithm.local_parameters:
+        raise ConfigError(
+            "loop.local_parameters stay at simulated clients, but nodes would send them: leave them out to deploy"
+        )
+    own = next((step for step in algorithm.uploads.steps if not step.traits.at_server), None)
+    if own is not None:
+        raise ConfigError(
+            f"loop.uploads has {type(own).__name__}, a step of simulated clients, which nodes would not make: leave it "
+            "out to deploy"
+        )
+    if algorithm.uploads and hidden is not None:
+        raise ConfigError("loop.uploads change single updates, which SecureSum hides from the server: leave them out")
+    if loop.fabric.world_size > 1:
+        raise ConfigError("fabric.devices must be 1 on a server: the clients train on their nodes")
+    if max_steps is not None and algorithm.max_local_steps is not None:
+        raise ConfigError(
+            f"max-steps={max_steps} lets clients decide about their local steps, and loop.max_local_steps="
+            f"{algorithm.max_local_steps} would not reach them: leave --max_steps out, and nodes do what they are "
+            "asked for"
+        )
+    if max_steps is not None and hidden is not None:
+        raise ConfigError(
+            f"max-steps={max_steps} lets clients decide about their local steps, but with SecureSum the factor c is on "
+            "their updates before the server knows the steps: leave --max_steps out to deploy"
+        )

@@ -1,24 +1,23 @@
 """The process that trains for a SuperNode: everything is imported and loaded once, each message gets a fork of it.
 
-Flower starts a new process for each message, which imports torch and Lightning anew, and runs the code that the
-server's app brings along. Here only this package's own client app runs, whatever the app holds. That takes replacing
-three functions of Flower that are not public, so it is done for the versions it was tried with.
+Only this package's own client app runs here, whatever the server's app holds; :mod:`fl_lightning.flower.private` says
+which functions of Flower are replaced for that.
 """
 
 import os
 import signal
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from flwr.supercore.constant import TaskType
-from flwr.supercore.superexec import run_superexec as superexec
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
-from flwr.supernode.runtime import run_clientapp as clientapp
+from flwr.supercore.superexec.run_superexec import run_superexec
+from flwr.supernode.runtime.run_clientapp import run_clientapp
 
 from fl_lightning.config.allow_list import limit_imports
 from fl_lightning.flower.client_app import app, data_of
 from fl_lightning.flower.node import read_node
+from fl_lightning.flower.private import replace
 from fl_lightning.flower.task import parser
 
 
@@ -81,7 +80,7 @@ class ForkingExecutor:
 
 
 def _answer_one(spec: ExecutionSpec) -> None:
-    clientapp.run_clientapp(
+    run_clientapp(
         runtime_api_address=spec.runtime_api_address,
         token=spec.token,
         insecure=spec.insecure,
@@ -90,7 +89,7 @@ def _answer_one(spec: ExecutionSpec) -> None:
     )
 
 
-def answer(address: str, secret: bytes, node_config: Mapping[str, Any]) -> None:
+def answer(address: str, secret: bytes, node_config: Mapping[str, str | int]) -> None:
     """Load this node's data, then answer what its SuperNode gets, until the SuperNode ends.
 
     Args:
@@ -105,11 +104,7 @@ def answer(address: str, secret: bytes, node_config: Mapping[str, Any]) -> None:
     parser()
     limit_imports(node.trust)
     executor = ForkingExecutor(threads)
-    replaced: Any = superexec
-    replaced.get_executor = lambda *given, **named: executor
-    replaced = clientapp
-    replaced.install_from_fab = lambda *given, **named: None  # the server's files are not even written here
-    replaced.get_load_client_app_fn = lambda **named: lambda *names: app
-    superexec.run_superexec(
-        runtime_api_address=address, insecure=True, superexec_auth_secret=secret, parent_pid=os.getppid()
-    )
+    replace("flwr.supercore.superexec.run_superexec.get_executor", lambda *given, **named: executor)
+    replace("flwr.supernode.runtime.run_clientapp.install_from_fab", lambda *given, **named: None)
+    replace("flwr.supernode.runtime.run_clientapp.get_load_client_app_fn", lambda **named: lambda *names: app)
+    run_superexec(runtime_api_address=address, insecure=True, superexec_auth_secret=secret, parent_pid=os.getppid())

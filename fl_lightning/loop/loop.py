@@ -26,7 +26,7 @@ from fl_lightning.parts.traits import layers
 from fl_lightning.planning import Planner, target_weights
 from fl_lightning.server import Budget, Spent
 from fl_lightning.server.faults import SoundProbe, without_absent
-from fl_lightning.solvers import tell_difference
+from fl_lightning.solvers import warn_of_difference
 from fl_lightning.system.costs import message_sizes
 from fl_lightning.types import IntVector, ModelState, Received, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.hidden import check_hidden_updates
@@ -235,7 +235,7 @@ class FederatedLoop:
         # After the engine, because a module may make its layers in the hooks that the engine calls.
         self.base_rate = solver.setup(module, self.lr)
         if self.fabric.is_global_zero:
-            tell_difference(module, solver, self.lr)
+            warn_of_difference(module, solver, self.lr)
         kept = (0, 0)
         if self.local_parts is not None:
             self.local_parts.setup(module, self.state)

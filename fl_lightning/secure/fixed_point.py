@@ -36,11 +36,11 @@ class FixedPoint:
 
     @property
     def step(self) -> float:
-        """Distance between two numbers that can be told apart; an encoded entry is at most half of it away."""
+        """Distance between two numbers that stay different; an encoded entry is at most half of it away."""
         return self.bound * self.num_parties / (2.0 ** (self.bits - 1) * (1 - 2.0**-20))
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> type[np.uint32] | type[np.uint64]:
         """Type of the ring's elements."""
         return np.uint32 if self.bits == 32 else np.uint64
 

@@ -1,5 +1,6 @@
-"""The protocol of Bonawitz et al. 2017 for one sum: the participants, and all that a server sees of it."""
+"""The protocol of Bonawitz et al. 2017 for one sum: the participants, all that a server sees, and its bytes."""
 
+import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,11 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_lightning.secure.fixed_point import FixedPoint, Ring
-from fl_lightning.secure.masking import KeyPair, mask, opened, sealed
-from fl_lightning.secure.shamir import recover, split
+from fl_lightning.secure.primitives import PRIME, KeyPair, mask, opened, recover, sealed, split
 
 Directory = Mapping[int, tuple[bytes, bytes]]  # public keys of each participant: for masks, for sealed shares
 Secret = tuple[bytes, bytes, bytes]
+KEYS = 2 * 32  # bytes of both public keys of a participant (X25519)
+SHARE = (PRIME.bit_length() + 7) // 8  # of one share that is revealed
+NUMBER = 4  # of the number of a client
+# Two shares under ChaCha20-Poly1305, whose tag has 16 bytes; shares with fewer digits make a shorter message.
+SEALED = len(json.dumps({"key": PRIME - 1, "seed": PRIME - 1})) + 16
 
 
 class Participant:
@@ -181,3 +186,22 @@ def secure_sum(
         for owner, share in party.reveal(view.sealed[holder], view.directory, view.masked, view.dropped).items():
             view.shares[owner][holder + 1] = share
     return ring.decode(view.total()), view
+
+
+def exchanged_bytes(num_participants: int, num_arrived: int, threshold: int) -> tuple[float, float]:
+    r"""Return the bytes up and down of keys and shares in one sum.
+
+    With n participants, each sends its keys, gets those of all, and sends sealed shares for all, which the server hands
+    on: :math:`n K + n^2 S` up, :math:`n^2 (K + S)` down. Where at least t vectors arrive, t holders get to know
+    who arrived and reveal one share of each participant: :math:`t n` shares up, :math:`t n` numbers down.
+
+    Args:
+        num_participants: n, who agreed on masks.
+        num_arrived: Whose masked vector arrived.
+        threshold: t.
+
+    >>> exchanged_bytes(0, 0, 2)
+    (0.0, 0.0)
+    """
+    n, revealed = num_participants, num_participants * threshold if num_arrived >= threshold else 0
+    return float(n * KEYS + n**2 * SEALED + revealed * SHARE), float(n**2 * (KEYS + SEALED) + revealed * NUMBER)

@@ -2,8 +2,17 @@
 
 from fl_lightning.solvers.base import LocalSteps, Solver
 from fl_lightning.solvers.module_optimizer import ModuleOptimizer
-from fl_lightning.solvers.notice import tell_difference
+from fl_lightning.solvers.running import as_solver, warn_of_difference
 from fl_lightning.solvers.sgd import SGD, DecayForm
 from fl_lightning.solvers.torch_optimizer import TorchOptimizer
 
-__all__ = ["SGD", "DecayForm", "LocalSteps", "ModuleOptimizer", "Solver", "TorchOptimizer", "tell_difference"]
+__all__ = [
+    "SGD",
+    "DecayForm",
+    "LocalSteps",
+    "ModuleOptimizer",
+    "Solver",
+    "TorchOptimizer",
+    "as_solver",
+    "warn_of_difference",
+]

@@ -1,12 +1,12 @@
 """What ``configure_optimizers`` of a LightningModule returns, in one form."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 _INTERVALS = ("step", "epoch")
 
@@ -16,7 +16,7 @@ class Configured:
     """A module's own optimizer and, if it has one, the scheduler of its learning rate."""
 
     optimizer: Optimizer
-    scheduler: Any = None
+    scheduler: LRScheduler | None = None
     interval: str = "epoch"  # step: after local steps; epoch: after rounds
     frequency: int = 1
 
@@ -65,7 +65,7 @@ def _with_scheduler(name: str, optimizer: Optimizer, entry: Any) -> Configured:
     return Configured(optimizer=optimizer, scheduler=scheduler, interval=interval, frequency=frequency)
 
 
-def _split(returned: Any) -> tuple[list[Any], list[Any]]:
+def _split(returned: object) -> tuple[list[Any], list[Any]]:
     """Return the optimizers and the schedulers of each form that Lightning takes."""
     if returned is None:
         return [], []
@@ -83,5 +83,4 @@ def _split(returned: Any) -> tuple[list[Any], list[Any]]:
 
 def has_optimizer(module: LightningModule) -> bool:
     """Return whether the module says how it wants to be optimized."""
-    own: Callable[..., Any] = type(module).configure_optimizers
-    return own is not LightningModule.configure_optimizers
+    return is_overridden("configure_optimizers", module)

@@ -1,7 +1,6 @@
 """The optimizer that a module configures for itself, as a local solver."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +52,8 @@ class ModuleOptimizer(Solver):
         """
         if not has_optimizer(module):
             raise ValueError(f"solver='module' needs configure_optimizers, which {type(module).__name__} does not have")
-        self._module, self._probed, self._factors = module, None, []
+        self._module, self._probed = module, None
+        self._factors = []
         own = self._configure()
         name = type(own.optimizer).__name__
         if own.base_rate <= 0:
@@ -201,8 +201,9 @@ class _ModuleSteps:
     """Steps the module's optimizer, with its rates multiplied by a factor, and then its scheduler."""
 
     def __init__(self, own: Configured, module: LightningModule, factor: float) -> None:
-        self.optimizer, self.module, self.factor = own.optimizer, module, factor
-        self.scheduler: Any = own.scheduler if own.interval == "step" else None
+        self.optimizer, self.module = own.optimizer, module
+        self.factor = factor
+        self.scheduler = own.scheduler if own.interval == "step" else None
         self.frequency, self.step_index = own.frequency, 0
 
     def step(self) -> None:

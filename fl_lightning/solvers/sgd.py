@@ -60,7 +60,8 @@ class SGD(Solver):
         one_of("decay_form", decay_form, DecayForm)
         if nesterov and (momentum == 0 or dampening != 0):
             raise ValueError("nesterov=True needs momentum > 0 and dampening = 0")
-        self.momentum, self.dampening, self.nesterov = momentum, dampening, nesterov
+        self.momentum, self.dampening = momentum, dampening
+        self.nesterov = nesterov
         self.weight_decay, self.proximal = weight_decay, proximal
         self.decay, self.decay_form = decay, decay_form
         self.depends_on_learning_rate = proximal > 0
@@ -99,7 +100,8 @@ class _SGDSteps:
     """Steps a flat vector, or a stack of them, in place."""
 
     def __init__(self, solver: SGD, weights: torch.Tensor, gradient: torch.Tensor, lr: float) -> None:
-        self.solver, self.weights, self.gradient, self.lr = solver, weights, gradient, lr
+        self.solver, self.lr = solver, lr
+        self.weights, self.gradient = weights, gradient
         self.anchor = weights.clone() if solver.proximal else weights
         self.buffer: torch.Tensor | None = None
         self.step_index = 0

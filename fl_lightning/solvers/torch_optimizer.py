@@ -35,7 +35,8 @@ class TorchOptimizer(Solver):
         clip_norm: float | None = None,
         allow_nonlinear: bool = False,
     ) -> None:
-        self.optimizer, self.proximal, self.clip_norm = optimizer, proximal, clip_norm
+        self.optimizer = optimizer
+        self.proximal, self.clip_norm = proximal, clip_norm
         self._without_decay = False
         self.linear = clip_norm is None and self._superposes()
         if not self.linear and not allow_nonlinear:
@@ -90,7 +91,8 @@ class _OptimizerSteps:
     def __init__(
         self, solver: TorchOptimizer, optimizer: Optimizer, weights: torch.Tensor, gradient: torch.Tensor
     ) -> None:
-        self.solver, self.optimizer, self.weights, self.gradient = solver, optimizer, weights, gradient
+        self.solver, self.optimizer = solver, optimizer
+        self.weights, self.gradient = weights, gradient
         self.anchor = weights.clone() if solver.proximal else weights
 
     def step(self) -> None:

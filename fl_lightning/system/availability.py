@@ -1,16 +1,12 @@
 """Who can be drawn at all: a schedule of its own, the same for every algorithm under one seed."""
 
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from fl_lightning.seeding import Purpose, client_keys
-from fl_lightning.system.trace_file import NOT_A_TABLE, read_rows, whole
+from fl_lightning.system.traces import read_flags
 from fl_lightning.types import BoolVector, IntVector, Vector
-
-_THERE = {"1": True, "true": True, "0": False, "false": False}
 
 
 class Availability(Protocol):
@@ -58,7 +54,8 @@ class DayNight:
             raise ValueError(f"mean={mean} and swing={swing} must keep the probability between 0 and 1")
         if period < 1 or zones < 1:
             raise ValueError(f"period={period} and zones={zones} must be at least 1")
-        self.mean, self.swing, self.period, self.zones = mean, swing, period, zones
+        self.mean, self.swing = mean, swing
+        self.period, self.zones = period, zones
 
     def rates(self, num_clients: int) -> Vector:
         """Return in which share of the rounds each client can be drawn, (M,)."""
@@ -124,7 +121,13 @@ class AvailabilityTrace:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.available = _read(Path(path))
+        self.available = read_flags(path, "available")
+        somebody = self.available.any(axis=1)
+        if not somebody.all():
+            empty = int(np.argmin(somebody)) + 1
+            raise ValueError(
+                f"trace file {path} has nobody available in round {empty}: a round needs at least one client"
+            )
 
     def rates(self, num_clients: int) -> Vector:
         """Return in which share of the rounds each client can be drawn, (M,)."""
@@ -135,30 +138,6 @@ class AvailabilityTrace:
         if self.available.shape[1] != num_clients:
             raise ValueError(f"{self.path} has {self.available.shape[1]} clients, but there are {num_clients}")
         return self.available[(round_index - 1) % len(self.available)]
-
-
-def _read(path: Path) -> npt.NDArray[np.bool_]:
-    try:
-        rows = read_rows(path)
-        cells = {
-            (whole("round", row["round"]), whole("client", row["client"])): _THERE[
-                str(row["available"]).strip().lower()
-            ]
-            for row in rows
-        }
-    except NOT_A_TABLE as error:
-        raise ValueError(
-            f"trace file {path} is not a table with columns client, round and available (1 or 0): {error!r}"
-        ) from None
-    num_rounds, last = (max((key[part] for key in cells), default=0) for part in (0, 1))
-    first = all(index >= 1 and client >= 0 for index, client in cells)
-    if not cells or not first or not len(rows) == len(cells) == num_rounds * (last + 1):
-        raise ValueError(f"trace file {path} must have each client (from 0) once in each round (from 1), without holes")
-    table = np.array([cells[key] for key in sorted(cells)]).reshape(num_rounds, last + 1)
-    if not table.any(axis=1).all():
-        empty = int(np.argmin(table.any(axis=1))) + 1
-        raise ValueError(f"trace file {path} has nobody available in round {empty}: a round needs at least one client")
-    return table
 
 
 def _at_least_one(there: BoolVector, liking: Vector) -> BoolVector:

@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 FILE = "deliveries.csv"  # in the folder of a run
 
@@ -18,6 +19,13 @@ class Delivery:
     client: int
     arrived: bool
     num_steps: int  # T as reported; 0 where the client was asked for something else or did not answer
+
+
+@runtime_checkable
+class Answers(Protocol):
+    """An engine that asks other machines, and knows what they answered in the last round."""
+
+    deliveries: list[Delivery]
 
 
 _COLUMNS = ("round", *[field.name for field in fields(Delivery)][1:])
@@ -38,7 +46,7 @@ def as_table(deliveries: Iterable[Delivery], header: bool = True) -> str:
 
 
 def read_deliveries(path: Path, last_round: int | None = None) -> list[Delivery]:
-    """Return what a file tells, up to a round.
+    """Return the deliveries in a file, up to a round.
 
     Raises:
         ValueError: If it is not such a file.

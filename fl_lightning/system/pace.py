@@ -5,10 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fl_lightning.system.trace_file import NOT_A_TABLE, read_rows, whole
+from fl_lightning.system.traces import Column, read_trace
 from fl_lightning.types import IntVector, Vector
 
-_COLUMNS = {"seconds_per_step": None, "latency": 0.0, "upload_rate": np.inf, "download_rate": np.inf}
+_COLUMNS = (
+    Column("seconds_per_step"),
+    Column("latency", default=0.0),
+    Column("upload_rate", default=np.inf),
+    Column("download_rate", default=np.inf),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,26 +48,10 @@ class Pace:
 
 def read_pace(path: Path) -> list[Pace]:
     """Return how fast clients are in each round of a trace file."""
-    try:
-        rows = read_rows(path)
-        cells = {
-            (whole("round", row.get("round") or 1), whole("client", row["client"])): [
-                float(row["seconds_per_step"] if rest is None else row.get(name) or rest)
-                for name, rest in _COLUMNS.items()
-            ]
-            for row in rows
-        }
-    except NOT_A_TABLE as error:
-        raise ValueError(
-            f"trace file {path} is not a table with columns client, round and seconds_per_step (and upload_rate, "
-            f"download_rate, latency): {error!r}"
-        ) from None
-    num_rounds, last = (max((key[part] for key in cells), default=0) for part in (0, 1))
-    first = all(index >= 1 and client >= 0 for index, client in cells)
-    if not cells or not first or not len(rows) == len(cells) == num_rounds * (last + 1):
-        raise ValueError(f"trace file {path} must have each client (from 0) once in each round (from 1), without holes")
-    table = np.array([cells[key] for key in sorted(cells)]).reshape(num_rounds, last + 1, len(_COLUMNS))
-    paces = [Pace(**{name: row[:, place] for place, name in enumerate(_COLUMNS)}) for row in table]
+    wanted = "client, round and seconds_per_step (and upload_rate, download_rate, latency)"
+    table = read_trace(path, _COLUMNS, wanted, every_round=False)
+    num_rounds = len(table["seconds_per_step"])
+    paces = [Pace(**{name: values[index] for name, values in table.items()}) for index in range(num_rounds)]
     for index, pace in enumerate(paces, start=1):
         pace.check(f"trace file {path}, round {index}")
     return paces

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.system.number_files import read_numbers
+from fl_lightning.system.traces import read_numbers
 from fl_lightning.types import Vector
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fl_lightning.callbacks.checkpoint import checkpoints
 from fl_lightning.callbacks.metrics_file import read_metrics
-from fl_lightning.callbacks.schedule import read_trace
+from fl_lightning.callbacks.schedule import read_conditions
 from fl_lightning.data.images import Images, read_images, save_images
 from fl_lightning.runs.storage import DamagedFileError, read_checkpoint, write_checkpoint
 from stored_runs import arguments, make_run, plain
@@ -126,7 +126,7 @@ def test_damaged_traces_are_read_or_refused(amount, world):
         name, text = [("trace.csv", TRACE), ("trace.json", as_json)][seed % 2]
         (world / name).write_bytes(damaged(text.encode(), seed))
         try:
-            rounds = read_trace(world / name)
+            rounds = read_conditions(world / name)
         except (ValueError, OSError) as error:
             assert str(error)  # noqa: PT017
             return

@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from deployed import OBSERVED, config, deployed, made_grid, node_file, weights
 from fl_lightning.config.compose import ConfigError
-from fl_lightning.flower.client_app import app
+from fl_lightning.flower.client_app import app, data_of
 from fl_lightning.flower.node import read_node
 from fl_lightning.flower.records import TRAIN, packed
 from fl_lightning.flower.task import Task, read_task
@@ -219,7 +219,7 @@ def test_a_node_without_sense_is_refused(given, named, tmp_path):
     path = node_file(config("fedavg", tmp_path), tmp_path)
     given = given | ({"config": str(path)} if given else {})
     with pytest.raises(ValueError, match=named):
-        read_node(given).data()
+        data_of(read_node(given))
 
 
 @pytest.mark.parametrize(

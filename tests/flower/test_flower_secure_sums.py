@@ -18,7 +18,7 @@ from fl_lightning.flower.client_app import app, training_of
 from fl_lightning.flower.node import read_node
 from fl_lightning.flower.records import KEYS, MASKED, REVEAL, SHARES, WHO
 from fl_lightning.secure import FixedPoint, recover
-from fl_lightning.secure.masking import KeyPair, mask
+from fl_lightning.secure.primitives import KeyPair, mask
 
 EVIL = 1003  # the node of client 6
 NAMES = {  # of the values in each kind of answer

@@ -5,7 +5,7 @@ import pytest
 
 from fl_lightning.aggregators import SecureSum, ServerMomentum
 from fl_lightning.secure import FixedPoint, secure_sum
-from fl_lightning.secure.sizes import NUMBER, SEALED, exchanged_bytes
+from fl_lightning.secure.protocol import NUMBER, SEALED, exchanged_bytes
 from systems import gaussian_federation, linear_module, small_loop
 
 

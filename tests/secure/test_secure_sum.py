@@ -21,7 +21,7 @@ from fl_lightning.cli.main import main
 from fl_lightning.runs.storage import read_checkpoint
 from fl_lightning.samplers import DiversityBased, NormProportional
 from fl_lightning.secure import FixedPoint, Participant, recover, secure_sum, split
-from fl_lightning.secure.masking import KeyPair, library, mask, opened, sealed
+from fl_lightning.secure.primitives import KeyPair, library, mask, opened, sealed
 from fl_lightning.uploads import Clip, GaussianMechanism
 from systems import gaussian_federation, linear_module, small_loop
 

@@ -7,8 +7,7 @@ import torch
 from fl_lightning import algorithm
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.samplers import Importance, Systematic
-from fl_lightning.solvers import SGD, TorchOptimizer
-from fl_lightning.solvers.names import as_solver
+from fl_lightning.solvers import SGD, TorchOptimizer, as_solver
 from fl_lightning.system.defaults import EqualWork
 from made import made_loop
 from systems import PAPER_GROUPS, gaussian_federation, linear_module

@@ -1,7 +1,6 @@
-"""Whether the local steps are those that a module asks for."""
+"""Which solver runs: by name, and whether it makes the local steps that a module asks for."""
 
 import logging
-from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -14,17 +13,41 @@ from fl_lightning.solvers.sgd import SGD
 from fl_lightning.solvers.torch_optimizer import TorchOptimizer
 
 _LOG = logging.getLogger("fl_lightning")
+Settings = dict[str, object]  # of an optimizer, with its name
 _COMPARED = ("lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "eps")
 
 
-def tell_difference(module: LightningModule, solver: Solver, lr: float | None) -> None:
+def as_solver(given: Solver | str | None) -> Solver:
+    """Return a solver, also by the name of a class of ``torch.optim`` or as ``module``; plain SGD by default.
+
+    >>> type(as_solver("SGD")).__name__, type(as_solver(None)).__name__
+    ('SGD', 'SGD')
+    """
+    if given is None or given == "SGD":
+        return SGD()
+    if given == "module":
+        return ModuleOptimizer()
+    if isinstance(given, Solver):
+        return given
+    kind = getattr(torch.optim, given, None) if isinstance(given, str) else None
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)) or kind is torch.optim.Optimizer:
+        raise ValueError(f"solver={given!r} is unknown: use a Solver or the name of an optimizer of torch.optim: 'SGD'")
+    try:
+        return TorchOptimizer(kind)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}: in Python, solver=TorchOptimizer(torch.optim.{given}, allow_nonlinear=True)"
+        ) from None
+
+
+def warn_of_difference(module: LightningModule, solver: Solver, lr: float | None) -> None:
     """Say which solver runs where the module's own optimizer suggests another."""
-    line = difference_from_module(module, solver, lr)
+    line = _difference(module, solver, lr)
     if line is not None:
         _LOG.warning(line)
 
 
-def difference_from_module(module: LightningModule, solver: Solver, lr: float | None) -> str | None:
+def _difference(module: LightningModule, solver: Solver, lr: float | None) -> str | None:
     """Return one line on which solver runs where the module's own optimizer suggests another, or nothing.
 
     Args:
@@ -56,7 +79,7 @@ def difference_from_module(module: LightningModule, solver: Solver, lr: float | 
     )
 
 
-def _running(solver: Solver, lr: float) -> dict[str, Any]:
+def _running(solver: Solver, lr: float) -> Settings:
     if isinstance(solver, SGD):
         extra = {name: value for name in ("proximal", "decay") if (value := getattr(solver, name))}
         plain = {name: getattr(solver, name) for name in ("momentum", "dampening", "nesterov", "weight_decay")}
@@ -68,12 +91,12 @@ def _running(solver: Solver, lr: float) -> dict[str, Any]:
     return {"name": type(solver).__name__, "lr": lr}
 
 
-def _described(optimizer: Optimizer) -> dict[str, Any]:
+def _described(optimizer: Optimizer) -> Settings:
     group = optimizer.param_groups[0]
     return {"name": type(optimizer).__name__} | {name: group[name] for name in _COMPARED if name in group}
 
 
-def _text(settings: dict[str, Any]) -> str:
+def _text(settings: Settings) -> str:
     """Return an optimizer as one would write it, with what is not zero.
 
     >>> _text({"name": "SGD", "lr": 0.1, "momentum": 0.9, "nesterov": False})

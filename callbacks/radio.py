@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fl_lightning.seeding import Purpose, client_keys
+from fl_lightning.seeding import Purpose
+from fl_lightning.system.availability import uniforms
 from fl_lightning.types import Vector
 
 
@@ -59,7 +60,7 @@ class RayleighOutage:
         path_loss_exponent: 2 in free space, 3 to 4 in towns.
         shadowing_db: Standard deviation of what obstacles do to a client's signal.
         dynamic: Whether shadowing is drawn anew in each round; otherwise once.
-        max_failure_rate: Nobody is worse: a client that is never heard cannot be compensated.
+        max_failure_rate: Nobody is worse: a client whose uploads never arrive cannot be compensated.
     """
 
     edge_snr_db: float = 6.0
@@ -89,11 +90,12 @@ class RayleighOutage:
         """Return q of each client in a round, (M,)."""
         if self.distances is not None and len(self.distances) != num_clients:
             raise ValueError(f"distances has {len(self.distances)} entries, but there are {num_clients} clients")
-        area = _uniforms(seed, 0, num_clients)[:, 0]
+        # Not from the generator of the same purpose, which draws T.
+        area = uniforms(seed, Purpose.CONDITIONS, 0, num_clients, 3)[:, 0]
         near, far = self.min_distance**2, self.cell_radius**2
         distances = np.sqrt(near + area * (far - near)) if self.distances is None else np.asarray(self.distances)
-        uniforms = _uniforms(seed, round_index if self.dynamic else 0, num_clients)[:, 1:]
-        normal = np.sqrt(-2 * np.log1p(-uniforms[:, 0])) * np.cos(2 * np.pi * uniforms[:, 1])  # Box and Muller
+        drawn = uniforms(seed, Purpose.CONDITIONS, round_index if self.dynamic else 0, num_clients, 3)
+        normal = np.sqrt(-2 * np.log1p(-drawn[:, 1])) * np.cos(2 * np.pi * drawn[:, 2])  # Box and Muller
         rates = rayleigh_outage(
             distances,
             self.cell_radius,
@@ -103,9 +105,3 @@ class RayleighOutage:
             self.shadowing_db * normal,
         )
         return np.minimum(rates, self.max_failure_rate)
-
-
-def _uniforms(seed: int, round_index: int, num_clients: int) -> Vector:
-    """Return three numbers in [0, 1) for each client; not from the generator of the same purpose, which draws T."""
-    keys = client_keys(seed, Purpose.CONDITIONS, round_index, np.arange(num_clients), 3)
-    return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53

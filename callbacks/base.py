@@ -1,0 +1,26 @@
+"""RoundCallback: what our callbacks do in a plain ``lightning.Trainer``, where there is one client."""
+
+import os
+from typing import ClassVar
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+
+class RoundCallback(Callback):
+    """A callback of federated rounds; in a plain Trainer it says that it has no meaning there, and what has."""
+
+    not_in_trainer: ClassVar[str]  # why, and what to use instead
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse a plain Trainer."""
+        raise MisconfigurationException(
+            f"{type(self).__name__} has no meaning in a plain Trainer: {self.not_in_trainer}, or run it in "
+            "fl_lightning.FederatedLoop"
+        )
+
+
+def global_seed() -> int:
+    """Return the seed that ``seed_everything`` has set; 0 without one."""
+    return int(os.environ.get("PL_GLOBAL_SEED", "0"))
