@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from lightning.pytorch.utilities import rank_zero_info
 
 from fl_lightning.callbacks.checkpoint import RoundCheckpoint, checkpoints
 from fl_lightning.callbacks.recorder import RunRecorder
 from fl_lightning.data.federation import label_counts
 from fl_lightning.figures.diagnosis import objective_figure
 from fl_lightning.figures.partition import partition_figure
+from fl_lightning.figures.style import NotInstalledError
 from fl_lightning.types import IntVector
 
 if TYPE_CHECKING:
@@ -29,8 +31,6 @@ def media(loop: "FederatedLoop", pictures: bool) -> dict[str, Any]:
     recorder = next((each for each in loop.callbacks if isinstance(each, RunRecorder)), None)
     if recorder is None:
         return {}
-    import wandb
-
     accuracy, clients = recorder.class_accuracy, recorder.client_columns(loop.round_index)
     found: dict[str, Any] = {"clients": _table({"client": range(len(clients["weight"])), **clients})}
     if accuracy:
@@ -40,9 +40,19 @@ def media(loop: "FederatedLoop", pictures: bool) -> dict[str, Any]:
         client, label = np.nonzero(counts)
         found["partition"] = _table({"client": client, "class": label, "examples": counts[client, label]})
     if pictures:
-        figure = objective_figure(np.asarray(clients["weight"]), np.asarray(clients["effective_weight"]))
-        found["objective_picture"] = wandb.Image(_pixels(figure), caption="Omega (bars) against w (line)")
-    if pictures and counts is not None:
+        try:
+            found |= _pictures(clients, counts)
+        except NotInstalledError as error:
+            rank_zero_info(f"W&B: the tables are logged, but no pictures: {error}")
+    return found
+
+
+def _pictures(clients: Mapping[str, Any], counts: IntVector | None) -> dict[str, Any]:
+    import wandb
+
+    figure = objective_figure(np.asarray(clients["weight"]), np.asarray(clients["effective_weight"]))
+    found = {"objective_picture": wandb.Image(_pixels(figure), caption="Omega (bars) against w (line)")}
+    if counts is not None:
         names = [str(index) for index in range(counts.shape[1])]
         found["partition_picture"] = wandb.Image(_pixels(partition_figure(counts, names)), caption="who holds what")
     return found

@@ -78,7 +78,7 @@ def _diagnose(
     from fl_lightning.config import algorithms as parts
     from fl_lightning.diagnosis.objective import recommend
     from fl_lightning.figures.diagnosis import diagnosis_figure
-    from fl_lightning.figures.style import save
+    from fl_lightning.figures.style import draw
 
     console = Console(width=None if sys.stdout.isatty() else words.WIDE)
     outer, inner = parts.split_overrides(overrides)
@@ -98,13 +98,11 @@ def _diagnose(
     for line in words.advice(found, choice, label_counts):
         console.print(line, highlight=False)
     console.print(words.averaged(choice), highlight=False)
-    picture = Path(options.picture)
-    picture.parent.mkdir(parents=True, exist_ok=True)
     mean = [
         np.mean([getattr(each, name) for each in system.conditions], axis=0) for name in ("num_steps", "failure_rates")
     ]
-    save(diagnosis_figure(found, mean[0], mean[1], recommended=choice.name), picture)
-    console.print(f"picture: {picture}", highlight=False)
+    missing = draw(lambda: diagnosis_figure(found, mean[0], mean[1], recommended=choice.name), Path(options.picture))
+    console.print(missing or f"picture: {options.picture}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _kept(settings: Any, system: "System") -> float:

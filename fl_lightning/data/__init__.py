@@ -16,7 +16,6 @@ from fl_lightning.data.mnist import MNIST, load_mnist
 from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Shards
 from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
 from fl_lightning.data.validation import ValidationSplit
-from fl_lightning.figures.partition import partition_figure
 from fl_lightning.parts.bases import Partition
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ __all__ = [
     "load_cinic10",
     "load_mnist",
     "mapped",
-    "partition_figure",
 ]
 
 

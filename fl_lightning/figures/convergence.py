@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fl_lightning.figures.simulation import Curves, Plateau
-from fl_lightning.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RULE, YELLOW, bare
+from fl_lightning.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RULE, YELLOW, bare, blank
 from fl_lightning.theory.checks import Vector
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ def convergence_figure(title: str, curves: Sequence[Curves], plateaus: Sequence[
 
     The last curve is the remedy, drawn strongest.
     """
-    from matplotlib.figure import Figure  # imported here: costs half a second
-
-    figure = Figure(figsize=(11.5, 4.6), dpi=130, layout="constrained")
+    figure = blank(11.5, 4.6)
     left, right = figure.subplots(1, 2, sharey=True)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12.5, color=INK, fontweight="bold")
     limits = _limits(curves, plateaus)
