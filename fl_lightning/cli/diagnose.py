@@ -128,7 +128,7 @@ def system_of_config(
 ) -> tuple["System", Any, list[str]]:
     """Return the clients of a configuration, how many examples of each class they have if known, and notes."""
     from fl_lightning.config import algorithms as parts
-    from fl_lightning.data.sizes import expected_sizes
+    from fl_lightning.data.partitions import expected_sizes
     from fl_lightning.diagnosis.dry_run import System
     from fl_lightning.engine.batches import steps_per_epoch
     from fl_lightning.planning import target_weights
