@@ -2,11 +2,14 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from fl_lightning.figures.style import NotInstalledError, require
+from fl_lightning.figures.style import NotInstalledError
 from fl_lightning.report.comparison import Comparison
+from fl_lightning.report.figures import write_figures
+from fl_lightning.report.page import page
 from fl_lightning.report.tables import all_tables
 from fl_lightning.runs.reading import Problem
 
@@ -16,38 +19,29 @@ _LOG = logging.getLogger("fl_lightning")
 def write(comparison: Comparison, problems: Sequence[Problem], out: Path, figures: bool = True) -> list[Path]:
     """Write the page, the tables and, if wanted, the figures; return the files.
 
-    What is not installed is left out with a warning that says how to install it.
+    What cannot be made without a package is left out, with a warning that says how to install it.
     """
     (out / "tables").mkdir(parents=True, exist_ok=True)
     files = []
-    try:
-        files.append(_put(out / "index.html", _page(comparison, problems)))
-    except NotInstalledError as error:
-        _LOG.warning("no page: %s", error)
+    with _if_installed("page"):
+        files.append(_put(out / "index.html", page(comparison, problems)))
     for table in all_tables(comparison):
         stem = out / "tables" / table.name
         files.append(_put(stem.with_suffix(".csv"), table.to_csv()))
         files.append(_put(stem.with_suffix(".md"), table.to_markdown()))
         files.append(_put(stem.with_suffix(".tex"), table.to_latex()))
-    try:
-        files += _figures(comparison, out / "figures") if figures else []
-    except NotInstalledError as error:
-        _LOG.warning("no figures: %s", error)
+    if figures:
+        with _if_installed("figures"):
+            files += write_figures(comparison, out / "figures")
     return files
 
 
-def _page(comparison: Comparison, problems: Sequence[Problem]) -> str:
-    require("jinja2")
-    from fl_lightning.report.page import page
-
-    return page(comparison, problems)
-
-
-def _figures(comparison: Comparison, out: Path) -> list[Path]:
-    require("jinja2", "matplotlib")
-    from fl_lightning.report.figures import write_figures
-
-    return write_figures(comparison, out)
+@contextmanager
+def _if_installed(what: str) -> Iterator[None]:
+    try:
+        yield
+    except NotInstalledError as error:
+        _LOG.warning("no %s: %s", what, error)
 
 
 def _put(path: Path, text: str) -> Path:
