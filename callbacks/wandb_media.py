@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from lightning.pytorch.utilities import rank_zero_info
 
 from fl_lightning.callbacks.checkpoint import RoundCheckpoint, checkpoints
 from fl_lightning.callbacks.recorder import FINAL_FILES, RunRecorder
 from fl_lightning.data.federation import label_counts
 from fl_lightning.figures.diagnosis import objective_figure
 from fl_lightning.figures.partition import partition_figure
+from fl_lightning.figures.style import NotInstalledError
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.types import IntVector
 
@@ -32,8 +34,6 @@ def media(loop: FederatedLoop, pictures: bool) -> dict[str, object]:
     recorder = next((each for each in loop.callbacks if isinstance(each, RunRecorder)), None)
     if recorder is None:
         return {}
-    import wandb
-
     accuracy, clients = recorder.class_accuracy, recorder.client_columns(loop.round_index)
     found: dict[str, object] = {"clients": _table({"client": range(len(clients["weight"])), **clients})}
     if accuracy:
@@ -43,9 +43,19 @@ def media(loop: FederatedLoop, pictures: bool) -> dict[str, object]:
         client, label = np.nonzero(counts)
         found["partition"] = _table({"client": client, "class": label, "examples": counts[client, label]})
     if pictures:
-        figure = objective_figure(np.asarray(clients["weight"]), np.asarray(clients["effective_weight"]))
-        found["objective_picture"] = wandb.Image(_pixels(figure), caption="Omega (bars) against w (line)")
-    if pictures and counts is not None:
+        try:
+            found |= _pictures(clients, counts)
+        except NotInstalledError as error:
+            rank_zero_info(f"W&B: the tables are logged, but no pictures: {error}")
+    return found
+
+
+def _pictures(clients: Mapping[str, Any], counts: IntVector | None) -> dict[str, Any]:
+    import wandb
+
+    figure = objective_figure(np.asarray(clients["weight"]), np.asarray(clients["effective_weight"]))
+    found = {"objective_picture": wandb.Image(_pixels(figure), caption="Omega (bars) against w (line)")}
+    if counts is not None:
         names = [str(index) for index in range(counts.shape[1])]
         found["partition_picture"] = wandb.Image(_pixels(partition_figure(counts, names)), caption="who holds what")
     return found

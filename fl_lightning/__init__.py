@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fl_lightning import _deferred, _torchvision
+from fl_lightning import _torchvision
 
 if TYPE_CHECKING:
     from fl_lightning.aggregators import Aggregator as Aggregator
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     __version__: str
 
 _torchvision.install()  # here, because every import of the package passes here
-_deferred.install()
 
 # The same names as above, for Python itself: torch and Lightning are imported when one of them is first used.
 _HOMES = {

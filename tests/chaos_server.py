@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 
-import sklearn.datasets  # noqa: F401
 import torch
 
 from fl_lightning.cli.main import main

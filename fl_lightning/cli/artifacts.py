@@ -48,13 +48,16 @@ def _log(folder: Path, comparison: Comparison, project: str) -> None:
     )
     artifact = wandb.Artifact(f"{comparison.data}_report", type="report")
     # Immutable: files are uploaded from where they are, so that the folder alone is enough for a later `wandb sync`.
-    artifact.add_file(str(folder / "index.html"), policy="immutable")
+    page = folder / "index.html"
+    if page.is_file():  # not without jinja2
+        artifact.add_file(str(page), policy="immutable")
     for name in ("tables", "figures"):
         if (folder / name).is_dir():
             artifact.add_dir(str(folder / name), name=name, policy="immutable")
     run.log_artifact(artifact)
     table = final_table(comparison)
     run.log({"final": wandb.Table(columns=list(table.header), data=[list(row) for row in table.rows])})
-    run.log({"page": wandb.Html(str(folder / "index.html"), inject=False)})
+    if page.is_file():
+        run.log({"page": wandb.Html(str(page), inject=False)})
     run.finish()
     print(f"W&B: the report is logged {mode} to the project {run.project}")

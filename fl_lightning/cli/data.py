@@ -57,8 +57,9 @@ def _show(config: str, seed: int, picture: Path, overrides: list[str], trusted: 
 
     with loading():
         from fl_lightning.config import building
-    from fl_lightning.data import label_counts, partition_figure
-    from fl_lightning.figures.style import save
+    from fl_lightning.data import label_counts
+    from fl_lightning.figures.partition import partition_figure
+    from fl_lightning.figures.style import draw
 
     data: Any = building.instantiate_data(building.parse(configs.compose([config]), overrides, trusted))
     federation = data.load(seed)
@@ -70,9 +71,9 @@ def _show(config: str, seed: int, picture: Path, overrides: list[str], trusted: 
     console.print(_table(counts[:_MOST_ROWS].tolist(), f"{config}, seed {seed}", console.width))
     if len(counts) > _MOST_ROWS:
         console.print(f"... and {len(counts) - _MOST_ROWS} more clients")
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    save(partition_figure(counts, [str(value) for value in range(num_classes)]), picture)
-    console.print(f"picture: {picture}")
+    names = [str(value) for value in range(num_classes)]
+    missing = draw(lambda: partition_figure(counts, names), picture)
+    console.print(missing or f"picture: {picture}", markup=False, soft_wrap=True)
 
 
 def _table(counts: list[list[int]], title: str, width: int) -> Any:

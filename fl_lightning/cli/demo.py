@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
+from fl_lightning.figures.style import BLUE, INK, MUTED, ORANGE, bare, blank, draw, whole_ticks
 from fl_lightning.output import loading
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fl_lightning.diagnosis.objective import Diagnosis
 
 _DATA = "digits.yaml"
@@ -70,8 +73,8 @@ def main(arguments: list[str]) -> int:
     curves = [_train(each.name, rounds[each.name], out, options.seed, overrides) for each in found]
     budget = min(curve.steps[-1] for curve in curves)
     console.print(_table(curves, rounds, budget))
-    _draw(found, curves, budget, out / "demo.png")
-    console.print(f"picture: {out / 'demo.png'}", soft_wrap=True)
+    missing = draw(lambda: _figure(found, curves, budget), out / "demo.png")
+    console.print(missing or f"picture: {out / 'demo.png'}", markup=False, soft_wrap=True)
     _page(out)
     console.print("next: fl-lightning train --config digits_fedacs.yaml", soft_wrap=True)
     return 0
@@ -125,15 +128,11 @@ def _table(curves: list[Curve], rounds: dict[str, int], budget: float) -> Any:
     return table
 
 
-def _draw(found: list["Diagnosis"], curves: list[Curve], budget: float, path: Path) -> None:
+def _figure(found: list["Diagnosis"], curves: list[Curve], budget: float) -> "Figure":
     """Draw both objectives beside the one that was asked for, and both accuracies against the local steps."""
     import numpy as np
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
-    from fl_lightning.figures.style import BLUE, INK, MUTED, ORANGE, bare
-
-    figure = Figure(figsize=(10, 3.8), dpi=130, layout="constrained")
+    figure = blank(10, 3.8)
     left, right = figure.subplots(1, 2)
     clients = np.arange(len(found[0].weights))
     for each, shift, colour in zip(found, (-0.2, 0.2), (ORANGE, BLUE), strict=True):
@@ -141,7 +140,7 @@ def _draw(found: list["Diagnosis"], curves: list[Curve], budget: float, path: Pa
     edges = np.r_[-0.5, clients + 0.5]
     left.step(edges, np.r_[found[0].weights[:1], found[0].weights], where="pre", color=INK, label="asked for")
     left.set(xlabel="client", title="share of the objective", xlim=(-0.6, len(clients) - 0.4))
-    left.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+    whole_ticks(left, 10)
     for curve, colour in zip(curves, (ORANGE, BLUE), strict=True):
         right.plot(curve.steps, curve.accuracy, color=colour, label=curve.name, linewidth=1.2)
     right.axvline(budget, color=MUTED, linewidth=0.8, linestyle=":")
@@ -150,8 +149,7 @@ def _draw(found: list["Diagnosis"], curves: list[Curve], budget: float, path: Pa
     for axes in (left, right):
         axes.legend(frameon=False, fontsize=8)
         bare(axes)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    return figure
 
 
 def _page(out: Path) -> None:
@@ -160,4 +158,6 @@ def _page(out: Path) -> None:
 
     with contextlib.redirect_stdout(io.StringIO()):
         report.main([str(out), "--no-figures", "--logger", "none"])
-    print(f"page: {(out / 'report' / 'index.html').resolve().as_uri()}")
+    page = out / "report" / "index.html"
+    if page.is_file():
+        print(f"page: {page.resolve().as_uri()}")

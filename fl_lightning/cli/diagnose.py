@@ -81,7 +81,7 @@ def _diagnose(
     from fl_lightning.diagnosis.dry_run import given_rounds
     from fl_lightning.diagnosis.objective import recommend
     from fl_lightning.figures.diagnosis import diagnosis_figure
-    from fl_lightning.figures.style import save
+    from fl_lightning.figures.style import draw
 
     console = Console(width=None if sys.stdout.isatty() else words.WIDE)
     outer, inner = parts.split_overrides(overrides)
@@ -101,12 +101,10 @@ def _diagnose(
     for line in words.advice(found, choice, label_counts):
         console.print(line, highlight=False)
     console.print(words.averaged(choice), highlight=False)
-    picture = Path(options.picture)
-    picture.parent.mkdir(parents=True, exist_ok=True)
     columns = [(each.num_steps, each.failure_rates) for each in given_rounds(planner)]
     steps, rates = (np.mean(rows, axis=0) for rows in zip(*columns, strict=True))
-    save(diagnosis_figure(found, steps, rates, recommended=choice.name), picture)
-    console.print(f"picture: {picture}", highlight=False)
+    missing = draw(lambda: diagnosis_figure(found, steps, rates, recommended=choice.name), Path(options.picture))
+    console.print(missing or f"picture: {options.picture}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _kept(settings: Any, planner: "Planner") -> float:
@@ -137,7 +135,7 @@ def planner_of_config(
     Its algorithm is FedAvg, for others to take its place; the examples are None where nobody knows them.
     """
     from fl_lightning.config import algorithms as parts
-    from fl_lightning.data.sizes import expected_sizes
+    from fl_lightning.data.partitions import expected_sizes
     from fl_lightning.engine.batches import steps_per_epoch
     from fl_lightning.planning import target_weights
     from fl_lightning.system import Clock

@@ -125,18 +125,19 @@ def _draw(
     from fl_lightning.data import Quadratic
     from fl_lightning.figures.convergence import convergence_figure, write_csv
     from fl_lightning.figures.simulation import predict, simulate
-    from fl_lightning.figures.style import save
+    from fl_lightning.figures.style import draw
 
     targets = np.stack([Quadratic().load(seed).targets for seed in seeds])
     curves = simulate(planners, targets, seeds, rounds)
     plateaus = [predict(planner, targets) for planner in planners.values()]
     out.mkdir(parents=True, exist_ok=True)
-    figure = convergence_figure(scenario.title, curves, plateaus)
-    for ending in ("png", "svg"):
-        save(figure, out / f"{name}.{ending}")
     write_csv(out / f"{name}.csv", curves, plateaus)
     _print(scenario, curves, plateaus, seeds, rounds)
-    print(", ".join(str(out / f"{name}.{suffix}") for suffix in ("png", "svg", "csv")))
+    pictures = [out / f"{name}.png", out / f"{name}.svg"]
+    missing = draw(lambda: convergence_figure(scenario.title, curves, plateaus), *pictures)
+    print(", ".join(str(path) for path in (*(() if missing else pictures), out / f"{name}.csv")))
+    if missing:
+        print(missing)
 
 
 def make_planners(

@@ -46,7 +46,8 @@ def main(arguments: list[str]) -> int:
         )
     out = Path(options.out) if options.out else folders[0] / "report"
     files = writing.write(compared, problems, out, figures=not options.no_figures)
-    print(f"{out / 'index.html'}: {len(compared.entries)} algorithms, {len(runs)} runs, {len(files)} files")
+    page = out / "index.html"
+    print(f"{page if page in files else out}: {len(compared.entries)} algorithms, {len(runs)} runs, {len(files)} files")
     logged = any("wandb" in str(run.config.get("logger")) for run in runs)
     if options.logger == "wandb" or (options.logger == "auto" and logged):
         from fl_lightning.cli.artifacts import log_report

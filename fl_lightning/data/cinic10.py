@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -12,7 +13,7 @@ from rich.progress import track
 from fl_lightning.data.cifar10 import CLASS_NAMES
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.data.fetching import workspace
-from fl_lightning.data.images import Images, image_federation, read_images, save_images
+from fl_lightning.data.images import Images, image_federation, read_images, read_picture, save_images
 from fl_lightning.parts.bases import DataSource, Partition
 
 _STORED = "cinic10.pt"
@@ -105,14 +106,8 @@ def _decode(tree: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(images), torch.tensor([label for label, _ in paths], dtype=torch.int64)
 
 
-def _picture(path: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    from PIL import Image, UnidentifiedImageError  # imported here: only the first load needs it
-
-    try:
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB"))  # some of the pictures are grey
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
+def _picture(path: str) -> npt.NDArray[np.uint8]:
+    pixels = read_picture(path)  # some of the pictures are grey
     if pixels.shape != (32, 32, 3):
         raise ValueError(f"{path} must have 32x32 pixels, got {pixels.shape[1]}x{pixels.shape[0]}")
     return pixels.transpose(2, 0, 1)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
+from fl_lightning.data.federation import Examples
 from fl_lightning.data.lazy import LazyFederation
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.system.traces import read_numbers
@@ -19,7 +20,7 @@ _CLIENT = re.compile(r"client_(\d+)\.(pt|npz|parquet)")
 _KINDS = ("pt", "npz", "parquet")
 
 
-def mapped(path: str | Path) -> Any:
+def mapped(path: str | Path) -> Examples:
     """Return the tensors of a file without reading it: what is used of them is read from the disk, page by page.
 
     So :class:`~fl_lightning.data.TensorFederation` works on data larger than the memory. Changes stay in memory.
@@ -65,7 +66,10 @@ class ClientFiles(DataSource):
     ) -> None:
         if isinstance(columns, str):
             raise ValueError(f"columns={columns!r} must be a list of names: use [{columns!r}]")
-        self.folder, self.columns, self.sizes, self.cache_bytes = Path(folder), list(columns), sizes, cache_bytes
+        self.folder = Path(folder)
+        self.columns = list(columns)
+        self.sizes = sizes
+        self.cache_bytes = cache_bytes
 
     def load(self, seed: int) -> LazyFederation:
         """Find the files and return the federation that reads them."""
@@ -95,7 +99,7 @@ class ClientFiles(DataSource):
             raise ValueError(f"{self.sizes} must hold {len(paths)} whole numbers, one for each client's file")
         return sizes.astype(np.int64)
 
-    def read(self, path: Path) -> Any:
+    def read(self, path: Path) -> Examples:
         """Return the tensors in a file."""
         if path.suffix == ".pt":
             if self.columns:
@@ -111,12 +115,12 @@ class ClientFiles(DataSource):
             raise ValueError(f"{path} cannot be read ({type(error).__name__}: {error})") from None
 
 
-def _arrays(path: Path, columns: list[str]) -> Any:
+def _arrays(path: Path, columns: list[str]) -> tuple[torch.Tensor, ...]:
     with np.load(path, allow_pickle=False) as content:
         return tuple(torch.from_numpy(content[name]) for name in columns or content.files)
 
 
-def _table(path: Path, columns: list[str]) -> Any:
+def _table(path: Path, columns: list[str]) -> tuple[torch.Tensor, ...]:
     table = _parquet().read_table(path, columns=columns or None)
     return tuple(_column(name, table.column(name)) for name in columns or table.column_names)
 

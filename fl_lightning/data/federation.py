@@ -1,7 +1,7 @@
 """Clients' data in memory: one copy of the examples and, for each client, which of them are its own."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,11 @@ from fl_lightning.types import IntVector, RoundPlan
 if TYPE_CHECKING:
     from lightning.pytorch import LightningDataModule
 
+Examples: TypeAlias = Any  # a tuple, list or dict of tensors, nested as you like, with examples along dimension 0
+AnyDataset: TypeAlias = Dataset[Any]  # its examples are whatever its collate function takes
 
-def _num_examples(name: str, examples: Any) -> int:
+
+def num_examples(name: str, examples: Examples) -> int:
     """Return the common leading dimension of a pytree of tensors."""
     leaves = tree_leaves(examples)
     if not leaves or not all(isinstance(leaf, torch.Tensor) and leaf.ndim > 0 for leaf in leaves):
@@ -29,7 +32,8 @@ def _num_examples(name: str, examples: Any) -> int:
     return int(lengths.pop())
 
 
-def _refuse_empty(sizes: IntVector) -> None:
+def refuse_empty(sizes: IntVector) -> None:
+    """Refuse a federation with no clients, or with clients that have no training example."""
     if len(sizes) == 0:
         raise ValueError("a federation needs at least one client, got none")
     empty = np.flatnonzero(sizes == 0)
@@ -41,9 +45,16 @@ def _refuse_empty(sizes: IntVector) -> None:
         )
 
 
-def _check_indices(client: int, indices: IntVector, size: int) -> None:
+def check_indices(client: int, indices: IntVector, size: int) -> None:
+    """Refuse indices of examples that a client does not have."""
     if len(indices) and (indices.min() < 0 or indices.max() >= size):
         raise IndexError(f"client {client} has {size} examples, got an index outside 0..{size - 1}")
+
+
+def slices(examples: Examples, number: int, batch_size: int) -> Iterator[Examples]:
+    """Yield a number of examples in order; the last batch may be smaller."""
+    for start in range(0, number, batch_size):
+        yield tree_map(lambda tensor, start=start: tensor[start : start + batch_size], examples)
 
 
 class TensorFederation:
@@ -70,13 +81,13 @@ class TensorFederation:
     (tensor([4., 1.]), tensor([2, 0]))
     """
 
-    def __init__(self, train: Any, test: Any, clients: Sequence[npt.ArrayLike]) -> None:
+    def __init__(self, train: Examples, test: Examples, clients: Sequence[npt.ArrayLike]) -> None:
         self.train, self.test = train, test
-        total = _num_examples("train", train)
-        self._num_test = _num_examples("test", test)
+        total = num_examples("train", train)
+        self._num_test = num_examples("test", test)
         parts = [np.asarray(client, dtype=np.int64) for client in clients]
         self._sizes: IntVector = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
-        _refuse_empty(self._sizes)
+        refuse_empty(self._sizes)
         self.order: IntVector = np.concatenate(parts)
         self.offsets: IntVector = np.concatenate([[0], np.cumsum(self._sizes)])
         if self.order.min() < 0 or self.order.max() >= total:
@@ -95,16 +106,15 @@ class TensorFederation:
         """Number of training examples of each client, (M,)."""
         return self._sizes.copy()
 
-    def batch(self, client: int, indices: IntVector) -> Any:
+    def batch(self, client: int, indices: IntVector) -> Examples:
         """Return the client's examples ``indices`` in the structure of ``train``."""
-        _check_indices(client, indices, int(self._sizes[client]))
+        check_indices(client, indices, int(self._sizes[client]))
         rows = torch.from_numpy(self.order[self.offsets[client] + indices])
         return tree_map(lambda tensor: tensor.index_select(0, rows), self.train)
 
-    def test_batches(self, batch_size: int) -> Iterator[Any]:
+    def test_batches(self, batch_size: int) -> Iterator[Examples]:
         """Yield the test data in order; the last batch may be smaller."""
-        for start in range(0, self._num_test, batch_size):
-            yield tree_map(lambda tensor, start=start: tensor[start : start + batch_size], self.test)
+        yield from slices(self.test, self._num_test, batch_size)
 
     def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
         """Return nothing: images know no optimum."""
@@ -129,15 +139,15 @@ class DatasetFederation:
 
     def __init__(
         self,
-        datasets: Sequence[Dataset[Any]],
-        test: Dataset[Any] | DataLoader[Any] | None = None,
-        collate: Callable[[list[Any]], Any] = default_collate,
+        datasets: Sequence[AnyDataset],
+        test: AnyDataset | DataLoader[Any] | None = None,
+        collate: Callable[[list[Any]], Examples] = default_collate,
     ) -> None:
         self.test_loader: DataLoader[Any] | None = test if isinstance(test, DataLoader) else None
-        self.test: Dataset[Any] | None = test.dataset if isinstance(test, DataLoader) else test
+        self.test: AnyDataset | None = test.dataset if isinstance(test, DataLoader) else test
         self.datasets, self.collate = list(datasets), collate
         self._sizes: IntVector = np.array([_length(dataset) for dataset in self.datasets], dtype=np.int64)
-        _refuse_empty(self._sizes)
+        refuse_empty(self._sizes)
         self._num_test = 0 if self.test_loader is not None or self.test is None else _length(self.test)
 
     @property
@@ -150,12 +160,12 @@ class DatasetFederation:
         """Number of training examples of each client, (M,)."""
         return self._sizes.copy()
 
-    def batch(self, client: int, indices: IntVector) -> Any:
+    def batch(self, client: int, indices: IntVector) -> Examples:
         """Return the client's examples ``indices``, collated."""
-        _check_indices(client, indices, int(self._sizes[client]))
+        check_indices(client, indices, int(self._sizes[client]))
         return self.collate(_examples(self.datasets[client], indices.tolist()))
 
-    def test_batches(self, batch_size: int) -> Iterator[Any]:
+    def test_batches(self, batch_size: int) -> Iterator[Examples]:
         """Yield the batches of the test loader, else the test data in order; the last batch may be smaller."""
         if self.test_loader is not None:
             yield from self.test_loader
@@ -176,18 +186,25 @@ def _examples(dataset: Any, indices: list[int]) -> list[Any]:
     return [dataset[index] for index in indices]
 
 
-def _length(dataset: Dataset[Any]) -> int:
+def _length(dataset: AnyDataset) -> int:
     if not hasattr(dataset, "__len__"):
         raise ValueError(f"a client's data set needs __len__ and __getitem__, got {type(dataset).__name__}")
     return len(dataset)
 
 
-def _labels(examples: Any) -> IntVector:
+def _labels(examples: Examples) -> IntVector:
     """Return the one vector of integers among the tensors of a batch."""
     found = [leaf for leaf in tree_leaves(examples) if leaf.ndim == 1 and not leaf.is_floating_point()]
     if len(found) != 1:
         raise ValueError(f"labels are the one vector of integers in a batch, got {len(found)} such vectors")
     return found[0].numpy().astype(np.int64)
+
+
+def count_labels(sizes: IntVector, labels: IntVector, num_classes: int) -> IntVector:
+    """Count the labels of all clients, one client's after the other's, shape (M, num_classes)."""
+    cells = np.repeat(np.arange(len(sizes)), sizes) * num_classes + labels
+    counts = np.bincount(cells, minlength=len(sizes) * num_classes)
+    return counts.reshape(len(sizes), num_classes).astype(np.int64)
 
 
 def label_counts(federation: TensorFederation | DatasetFederation, num_classes: int) -> IntVector:
@@ -205,6 +222,4 @@ def label_counts(federation: TensorFederation | DatasetFederation, num_classes: 
         labels = np.concatenate([_labels(federation.batch(m, np.arange(size))) for m, size in enumerate(sizes)])
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"labels must lie in 0..{num_classes - 1}, got {labels.min()}..{labels.max()}")
-    clients = np.repeat(np.arange(len(sizes)), sizes)
-    counts = np.bincount(clients * num_classes + labels, minlength=len(sizes) * num_classes)
-    return counts.reshape(len(sizes), num_classes).astype(np.int64)
+    return count_labels(sizes, labels, num_classes)

@@ -1,7 +1,5 @@
 """FlippedLabels: clients whose labels are wrong."""
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -26,13 +24,15 @@ class FlippedLabels(DataSource):
             raise ValueError(f"share={share} must be in [0, 1): a share of the clients")
         if num_classes is not None and num_classes < 2:
             raise ValueError(f"num_classes={num_classes} must be at least 2")
-        self.data, self.share, self.num_classes = data, share, num_classes
+        self.data = data
+        self.share = share
+        self.num_classes = num_classes
 
-    def load(self, seed: int) -> Any:
+    def load(self, seed: int) -> TensorFederation:
         """Load the data and flip the labels of the attackers."""
         federation = self.data.load(seed)
-        train = getattr(federation, "train", None)
-        if not isinstance(federation, TensorFederation) or not isinstance(train, tuple | list) or len(train) != 2:
+        train = federation.train if isinstance(federation, TensorFederation) else None
+        if not isinstance(train, tuple | list) or len(train) != 2:
             raise ValueError(
                 f"FlippedLabels needs inputs and labels in tensors, and {type(self.data).__name__} has something else"
             )

@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from fl_lightning.data.federation import TensorFederation
@@ -50,6 +52,17 @@ def read_images(path: Path) -> tuple[Images, dict[str, str]]:
     except Exception as error:  # a damaged file breaks the loader in many ways
         raise ValueError(f"{path} is damaged ({type(error).__name__}); delete it and start again") from None
     return images, content
+
+
+def read_picture(path: str | Path) -> npt.NDArray[np.uint8]:
+    """Return the pixels of a picture in three colours, whatever its own mode, (height, width, 3)."""
+    from PIL import Image, UnidentifiedImageError  # imported here: only the first load needs it
+
+    try:
+        with Image.open(path) as picture:
+            return np.asarray(picture.convert("RGB"))
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it and start again") from None
 
 
 def normalise(images: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:

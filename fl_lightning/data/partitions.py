@@ -4,12 +4,14 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from fl_lightning.data.federation import count_labels
 from fl_lightning.parts.bases import Partition
 from fl_lightning.parts.checking import one_of
+from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector, Vector
 
 _MAX_DRAWS = 500
@@ -95,7 +97,7 @@ class OneClassPerClient(Partition):
 
 
 class Dirichlet(Partition):
-    """Draw every client's mix of labels from a Dirichlet law, then hand out each example exactly once.
+    """Draw every client's mix of labels from a Dirichlet distribution, then hand out each example exactly once.
 
     With ``P[m] ~ Dirichlet(alpha * ones(C))`` client ``m`` gets the share ``P[m, c] / sum_j P[j, c]`` of class ``c``.
     The draw is repeated until every client has ``min_size`` examples.
@@ -246,3 +248,46 @@ def _example_numbers(name: str, client: int, values: object) -> IntVector:
             f"{name}: client {client} needs a non-empty list of example numbers (0 or more), got {values!r}"
         )
     return part.astype(np.int64)
+
+
+@runtime_checkable
+class _KnownClasses(Protocol):
+    """A data source whose training examples are so many of each class, and are split by a partition."""
+
+    partition: Partition
+    class_sizes: tuple[int, ...]
+
+
+@runtime_checkable
+class _OneExampleEach(Protocol):
+    num_clients: int
+
+
+def expected_sizes(data: object, seed: int) -> tuple[IntVector | None, IntVector | None]:
+    """Return each client's number of examples under a seed, (M,), and of each class, (M, C), without loading anything.
+
+    A partition is asked twice, with the labels in two orders. What comes out the same does not depend on the order, so
+    it is what the real data gives; the rest is None.
+
+    Args:
+        data: A data source; with ``partition`` and ``class_sizes`` (the number of training examples of each class), or
+            with ``num_clients`` where each client has one example.
+        seed: Of the run.
+
+    >>> from fl_lightning.data import Quadratic
+    >>> expected_sizes(Quadratic(num_clients=3), seed=0)
+    (array([1, 1, 1]), None)
+    """
+    if not isinstance(data, _KnownClasses):
+        return (np.ones(data.num_clients, dtype=np.int64) if isinstance(data, _OneExampleEach) else None), None
+    ascending = np.repeat(np.arange(len(data.class_sizes)), data.class_sizes)
+    first, second = (_label_counts(data.partition, labels, seed) for labels in (ascending, ascending[::-1].copy()))
+    if not np.array_equal(first.sum(axis=1), second.sum(axis=1)):
+        return None, None
+    return first.sum(axis=1), first if np.array_equal(first, second) else None
+
+
+def _label_counts(partition: Partition, labels: IntVector, seed: int) -> IntVector:
+    parts = partition.split(labels, generator(seed, Purpose.PARTITION))
+    sizes = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+    return count_labels(sizes, labels[np.concatenate(parts)], int(labels.max()) + 1)

@@ -1,6 +1,7 @@
 """The picture of the toy: distance to the true optimum against rounds, of the model and of its running average."""
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fl_lightning.figures.simulation import Curves, Plateau
-from fl_lightning.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RULE, YELLOW, bare
+from fl_lightning.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RULE, YELLOW, apart, bare, blank
 from fl_lightning.theory.checks import Vector
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ def convergence_figure(title: str, curves: Sequence[Curves], plateaus: Sequence[
 
     The last curve is the remedy, drawn strongest.
     """
-    from matplotlib.figure import Figure  # imported here: costs half a second
-
-    figure = Figure(figsize=(11.5, 4.6), dpi=130, layout="constrained")
+    figure = blank(11.5, 4.6)
     left, right = figure.subplots(1, 2, sharey=True)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12.5, color=INK, fontweight="bold")
     limits = _limits(curves, plateaus)
@@ -100,16 +99,7 @@ def _limits(curves: Sequence[Curves], plateaus: Sequence[Plateau]) -> tuple[floa
 
 def _label(axes: "Axes", tails: list[tuple[float, str, str, bool]], decades: float) -> None:
     """Write each curve's name beside its end, pushed apart where names would overlap."""
-    tails = sorted(tails)
-    wanted = np.log10([tail[0] for tail in tails])
-    gap = 0.052 * decades
-    places = wanted.copy()
-    for _ in range(200):
-        for upper in range(1, len(places)):
-            overlap = gap - (places[upper] - places[upper - 1])
-            if overlap > 0:
-                places[upper] += overlap / 2
-                places[upper - 1] -= overlap / 2
+    places = apart([math.log10(tail[0]) for tail in tails], 0.052 * decades)
     for place, (value, label, colour, remedy) in zip(places, tails, strict=True):
         axes.annotate(
             f"{label}  {value:.2g}",

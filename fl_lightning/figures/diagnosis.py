@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fl_lightning.diagnosis.objective import Diagnosis
-from fl_lightning.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, RULE, bare
+from fl_lightning.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, RULE, bare, blank, whole_ticks
 from fl_lightning.types import IntVector, Vector
 
 if TYPE_CHECKING:
@@ -30,14 +30,10 @@ def diagnosis_figure(
         failure_rates: q of each client, on average, (M,).
         recommended: Name to mark.
     """
-    from matplotlib.figure import Figure  # imported here: costs half a second
-    from matplotlib.ticker import MaxNLocator
-
     groups = same_objective(diagnoses)[:_MAX_PANELS]
     bars = _bars(diagnoses[0])
     many = len(diagnoses[0].weights) > _MAX_BARS
-    figure = Figure(figsize=(float(np.clip(3.0 + 0.3 * len(bars), 7.5, 11)), 1.9 + 1.22 * len(groups)), dpi=130)
-    figure.set_layout_engine("constrained")
+    figure = blank(float(np.clip(3.0 + 0.3 * len(bars), 7.5, 11)), 1.9 + 1.22 * len(groups))
     panels = figure.subplots(len(groups) + 1, 1, sharex=True, height_ratios=[0.9, *[1.0] * len(groups)])
     _draw_clients(panels[0], *(np.array([column[bar].mean() for bar in bars]) for column in (num_steps, failure_rates)))
     shares = [
@@ -57,7 +53,7 @@ def diagnosis_figure(
         fontsize=8,
         color=MUTED,
     )
-    panels[-1].xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
+    whole_ticks(panels[-1], 20)
     many_label = f"{len(bars)} groups of {len(bars[0])} clients, from the least to the most heard"
     panels[-1].set_xlabel(many_label if many else "client", color=MUTED, fontsize=9)
     return figure
@@ -72,13 +68,11 @@ def objective_figure(weights: Vector, effective_weights: Vector) -> "Figure":
         weights: w, (M,).
         effective_weights: Omega, (M,).
     """
-    from matplotlib.figure import Figure  # imported here: costs half a second
-
     order = np.argsort(effective_weights / np.maximum(weights, 1e-300), kind="stable")
     many = len(weights) > _MAX_BARS
     bars = np.array_split(order, _MAX_BARS // 2) if many else list(np.arange(len(weights))[:, None])
     asked, optimised = (np.array([column[bar].sum() for bar in bars]) for column in (weights, effective_weights))
-    figure = Figure(figsize=(float(np.clip(3.0 + 0.3 * len(bars), 6, 11)), 2.4), dpi=130, layout="constrained")
+    figure = blank(float(np.clip(3.0 + 0.3 * len(bars), 6, 11)), 2.4)
     axes = figure.subplots()
     _draw_objective(axes, asked, optimised, 1.12 * float(max(asked.max(), optimised.max())))
     axes.set_title("line: the share that was asked for   bars: the share that is optimised", loc="left", fontsize=9)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_lightning.figures.style import BLUE, INK, MUTED, RULE
+from fl_lightning.figures.style import BLUE, INK, MUTED, RULE, blank, whole_ticks
 from fl_lightning.types import IntVector
 
 if TYPE_CHECKING:
@@ -24,13 +24,11 @@ def partition_figure(counts: IntVector, class_names: Sequence[str]) -> "Figure":
         counts: Examples of each client and class, (M, C); see :func:`fl_lightning.data.label_counts`.
         class_names: C names.
     """
-    from matplotlib.figure import Figure  # imported here: costs half a second
-
     counts = np.asarray(counts)
     if counts.ndim != 2 or counts.shape[1] != len(class_names) or counts.size == 0:
         raise ValueError(f"counts must have shape (clients, {len(class_names)} classes), got {counts.shape}")
     num_clients, num_classes = counts.shape
-    figure = Figure(figsize=(_width(num_clients), 2.2 + 0.34 * num_classes), dpi=150, layout="constrained")
+    figure = blank(_width(num_clients), 2.2 + 0.34 * num_classes, dpi=150)
     top, main = figure.subplots(2, 1, sharex=True, height_ratios=[1, max(2.0, 0.34 * num_classes)])
     _draw_sizes(top, counts.sum(axis=1))
     if num_clients <= _MAX_BUBBLE_CLIENTS:
@@ -94,11 +92,9 @@ def _draw_heat_map(figure: "Figure", axes: "Axes", counts: IntVector) -> None:
 
 
 def _label_axes(axes: "Axes", num_clients: int, class_names: Sequence[str]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     axes.set_yticks(range(len(class_names)), list(class_names))
     axes.set_ylim(len(class_names) - 0.5, -0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=min(num_clients, 20), integer=True))
+    whole_ticks(axes, min(num_clients, 20))
     axes.set_xlabel("client", color=MUTED, fontsize=9)
     axes.set_ylabel("class", color=MUTED, fontsize=9)
     axes.tick_params(colors=MUTED, labelsize=8, length=0)

@@ -5,6 +5,9 @@ and on the dark pages of code hosts (#0d1117) text and lines have a contrast of 
 picture suits both.
 """
 
+import math
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +15,34 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, RULE = "#6e7781", "#7d8590", "#7d859055"
-BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#2b87c8", "#d97400", "#0f9a72", "#c25a9b", "#3f9bd1", "#b48a00"
+INK = "#6e7781"
+MUTED = "#7d8590"
+RULE = "#7d859055"
+BLUE = "#2b87c8"
+ORANGE = "#d97400"
+GREEN = "#0f9a72"
+PURPLE = "#c25a9b"
+SKY = "#3f9bd1"
+YELLOW = "#b48a00"
+
+
+class NotInstalledError(ImportError):
+    """A package that pictures or pages are made with is missing; the text says how to get it."""
+
+
+def require(*packages: str) -> None:
+    """Raise :class:`NotInstalledError` unless these packages of the extra ``report`` are installed."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise NotInstalledError(f"{package} is not installed: pip install 'fl-lightning[report]'")
+
+
+def blank(width: float, height: float, dpi: int = 130) -> "Figure":
+    """Return an empty figure of so many inches; matplotlib, which costs half a second, is not imported before."""
+    require("matplotlib")
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=dpi, layout="constrained")
 
 
 def bare(axes: "Axes") -> None:
@@ -23,20 +52,58 @@ def bare(axes: "Axes") -> None:
     axes.tick_params(colors=MUTED, labelsize=8, length=0)
 
 
-def save(figure: "Figure", path: Path) -> None:
-    """Write a figure by the ending of its name: SVG without a background, others on white; equal figures, equal bytes.
+def whole_ticks(axes: "Axes", most: int) -> None:
+    """Put ticks at whole numbers alone along the x-axis."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=most, integer=True))
+
+
+def apart(wanted: Sequence[float], gap: float, low: float = -math.inf, high: float = math.inf) -> list[float]:
+    """Move labels apart so that none overlap, each as near to its place as their order allows.
+
+    >>> apart([10, 11, 50], 5, 0, 100)
+    [8.0, 13.0, 50.0]
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    blocks: list[tuple[float, int]] = []  # centre of the block, labels in it
+    for index in order:
+        blocks.append((wanted[index], 1))
+        while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < gap * (blocks[-1][1] + blocks[-2][1]) / 2:
+            (upper, n), (lower, m) = blocks[-2], blocks[-1]
+            blocks[-2:] = [((upper * n + lower * m) / (n + m), n + m)]
+    placed = [centre + gap * (position - (size - 1) / 2) for centre, size in blocks for position in range(size)]
+    placed = [max(place, low + gap * position) for position, place in enumerate(placed)]
+    placed = [min(place, high - gap * (len(placed) - 1 - position)) for position, place in enumerate(placed)]
+    return [place for _, place in sorted(zip(order, placed, strict=True))]
+
+
+def save(figure: "Figure", *paths: Path) -> None:
+    """Write a figure by the endings of the names: SVG without a background, others on white; equal ones, equal bytes.
 
     Args:
         figure: What to write.
-        path: Where to; its folder exists.
+        paths: Where to.
     """
     import matplotlib
 
-    if path.suffix != ".svg":
-        figure.savefig(path)
-        return
-    with matplotlib.rc_context({"svg.hashsalt": "fl-lightning"}):
-        figure.savefig(path, transparent=True, metadata={"Date": None})
-    # Hooks that tidy files take trailing blanks away.
-    lines = path.read_text(encoding="utf-8").splitlines()
-    path.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix != ".svg":
+            figure.savefig(path)
+            continue
+        with matplotlib.rc_context({"svg.hashsalt": "fl-lightning"}):
+            figure.savefig(path, transparent=True, metadata={"Date": None})
+        # Hooks that tidy files take trailing blanks away.
+        lines = path.read_text(encoding="utf-8").splitlines()
+        path.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
+
+
+def draw(make: Callable[[], "Figure"], *paths: Path) -> str | None:
+    """Make a figure and write it to files; return how to install what is missing, or None once it is drawn."""
+    try:
+        figure = make()
+    except NotInstalledError as error:
+        return f"no picture: {error}"
+    save(figure, *paths)
+    return None

@@ -2,16 +2,18 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fl_lightning.report import statistics
-from fl_lightning.report.statistics import Band, Cost, Paired, Spread, Vector
+from fl_lightning.report.statistics import Band, Cost, Paired, Spread
 from fl_lightning.runs.reading import Run
+from fl_lightning.theory.checks import Vector
 
 AXES = {"round": "rounds", "local_steps": "local steps", "computation_time": "simulated computation time (s)"}
 COSTS = {
@@ -47,9 +49,9 @@ class Entry:
     @property
     def epsilon(self) -> float:
         """Epsilon of a private run, the largest of all seeds; NaN where a run is not private."""
-        known = [run.summary.get("epsilon") for run in self.runs]
-        told = [float(value) for value in known if isinstance(value, int | float)]
-        return max(told) if len(told) == len(known) else math.nan
+        given = [run.summary.get("epsilon") for run in self.runs]
+        known = [float(value) for value in given if isinstance(value, int | float)]
+        return max(known) if len(known) == len(given) else math.nan
 
     def best(self, metric: str) -> dict[int, float]:
         """Return the best value of each seed."""
@@ -71,33 +73,32 @@ class Entry:
 
     def at_cost(self, axis: str, metric: str, cost: float) -> dict[int, float]:
         """Return the metric of each seed when it had spent this much, between evaluations on a line."""
-        return {
-            run.seed: statistics.at_cost(run.metrics[axis], run.metrics[metric], cost)
-            for run in self.runs
-            if axis in run.metrics and metric in run.metrics
-        }
+        return {seed: statistics.at_cost(x, y, cost) for seed, (x, y) in self._curves(axis, metric).items()}
 
     def band(self, axis: str, metric: str, num_points: int) -> Band:
         """Return a metric along an axis, over the seeds."""
-        curves = [
-            (run.metrics[axis], run.metrics[metric])
-            for run in self.runs
-            if axis in run.metrics and metric in run.metrics
-        ]
-        return statistics.band(curves, num_points)
+        return statistics.band(list(self._curves(axis, metric).values()), num_points)
+
+    def _curves(self, axis: str, metric: str) -> dict[int, tuple[Vector, Vector]]:
+        known = [run for run in self.runs if axis in run.metrics and metric in run.metrics]
+        return {run.seed: (run.metrics[axis], run.metrics[metric]) for run in known}
 
     def client_mean(self, column: str) -> Vector:
         """Return a column of ``clients.csv``, averaged over the seeds."""
-        columns = [run.clients[column] for run in self.runs if column in run.clients]
-        lengths = {len(values) for values in columns}
-        return np.mean(columns, axis=0) if len(lengths) == 1 else np.empty(0)
+        return _mean_row([run.clients[column] for run in self.runs if column in run.clients])
+
+    @cached_property
+    def ratios(self) -> Vector:
+        """Omega / w of each client, 1 where nothing was asked for; empty where the runs do not know it."""
+        weight, effective = self.client_mean("weight"), self.client_mean("effective_weight")
+        if len(weight) != len(effective) or not np.isfinite(effective).all():
+            return np.empty(0)
+        return np.divide(effective, weight, out=np.ones_like(weight), where=weight > 0)
 
     @cached_property
     def class_accuracy(self) -> Vector:
         """Final accuracy of each class, averaged over the seeds."""
-        rows = [run.summary.get("per_class_accuracy") or [] for run in self.runs]
-        rows = [row for row in rows if row]
-        return np.mean(rows, axis=0) if rows and len({len(row) for row in rows}) == 1 else np.empty(0)
+        return _mean_row([run.summary.get("per_class_accuracy") or [] for run in self.runs])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +142,7 @@ class Comparison:
 
     def spread(self, entry: Entry) -> Spread:
         """Return mean and deviation of the final metric."""
-        return statistics.spread(list(entry.final(self.metric).values()))
+        return statistics.spread(entry.final(self.metric).values())
 
     def paired(self, entry: Entry) -> Paired:
         """Return the final metric's differences to the reference."""
@@ -188,18 +189,14 @@ class Comparison:
         """Return the metric where all have spent the same, and its paired differences to the reference."""
         cost = self.equal_costs[axis]
         own, other = (each.at_cost(axis, self.metric, cost) for each in (entry, self.reference))
-        return statistics.spread(list(own.values())), statistics.paired(own, other)
+        return statistics.spread(own.values()), statistics.paired(own, other)
 
     @cached_property
     def differences(self) -> dict[str, dict[str, Any]]:
         """The settings in which the algorithms differ: key, then algorithm, then value."""
         settings = {entry.name: entry.runs[0].settings for entry in self.entries}
-        keys = sorted({key for table in settings.values() for key in table})
-        return {
-            key: {name: table.get(key) for name, table in settings.items()}
-            for key in keys
-            if len({_text(table.get(key)) for table in settings.values()}) > 1
-        }
+        keys = _different(list(settings.values()))
+        return {key: {name: table.get(key) for name, table in settings.items()} for key in keys}
 
     @cached_property
     def unpaired(self) -> list[str]:
@@ -224,8 +221,20 @@ def _last(values: Vector | None) -> float:
     return float(known[-1]) if len(known) else math.nan
 
 
-def _text(value: Any) -> str:
+def _mean_row(rows: Sequence[npt.ArrayLike]) -> Vector:
+    """Return the mean of rows of one length, empty ones left out; nothing where their lengths differ."""
+    known = [np.asarray(row, dtype=np.float64) for row in rows if np.size(row)]
+    return np.mean(known, axis=0) if len({len(row) for row in known}) == 1 else np.empty(0)
+
+
+def _text(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=str)
+
+
+def _different(tables: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the keys in which tables differ."""
+    keys = sorted({key for table in tables for key in table})
+    return [key for key in keys if len({_text(table.get(key)) for table in tables}) > 1]
 
 
 def grouped(runs: Sequence[Run]) -> list[Entry]:
@@ -236,19 +245,14 @@ def grouped(runs: Sequence[Run]) -> list[Entry]:
     entries = []
     for algorithm, by_settings in variants.items():
         tables = [members[0].settings for members in by_settings.values()]
-        different = [
-            key
-            for key in sorted({key for table in tables for key in table})
-            if len({_text(t.get(key)) for t in tables}) > 1
-        ]
         for members, table in zip(by_settings.values(), tables, strict=True):
-            words = [f"{key.rpartition('.')[2]}={_short(table.get(key))}" for key in different[:3]]
+            words = [f"{key.rpartition('.')[2]}={_short(table.get(key))}" for key in _different(tables)[:3]]
             name = " ".join([algorithm, *words])
             entries.append(Entry(name, tuple(sorted(members, key=lambda run: run.seed))))
     return entries
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return str(value).rpartition(".")[2] if isinstance(value, str) else _text(value)
 
 
@@ -285,7 +289,7 @@ def compare(runs: Sequence[Run], reference: str = "fedacs", targets: Sequence[fl
     sign = -1 if is_maximised(metric, runs) else 1
 
     def rank(entry: Entry) -> tuple[float, str]:
-        mean = statistics.spread(list(entry.final(metric).values())).mean
+        mean = statistics.spread(entry.final(metric).values()).mean
         return (math.inf if math.isnan(mean) else sign * mean, entry.name)
 
     entries.sort(key=rank)

@@ -1,14 +1,12 @@
 """The statistics of a comparison, as pure functions over numbers that come from the runs' files."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Vector: TypeAlias = npt.NDArray[np.float64]
+from fl_lightning.theory.checks import Vector as Vector
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Cost:
     ratio: float  # to the reference, over the seeds where both reached it, NaN for none
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Iterable[float]) -> Spread:
     r"""Return mean and standard deviation, :math:`\sqrt{\sum_s (x_s - \bar x)^2 / (n - 1)}`; NaN values are left out.
 
     >>> spread([1.0, 2.0, 3.0])

@@ -3,15 +3,48 @@
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fl_lightning.report.comparison import COSTS, Comparison, Entry
 from fl_lightning.report.statistics import Paired, Spread, spread
 
 NEVER = "–"
 _COSTS = {"round": "rounds", "local_steps": "local steps", "computation_time": "computation time"}
+_TEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
+    "±": r"$\pm$",
+    "–": "--",
+    "×": r"$\times$",
+    "−": "$-$",
+    "≥": r"$\geq$",
+    "\\": r"\textbackslash{}",
+    "Ω": r"$\Omega$",
+    "ε": r"$\varepsilon$",
+}
+_LATEX = r"""\begin{table}
+\centering
+\caption{%s. %s}
+\begin{tabular}{%s}
+\toprule
+%s
+\midrule
+%s
+\bottomrule
+\end{tabular}
+\end{table}
+"""
+
+
+class Column(NamedTuple):
+    """A cell with its heading, for people, and the same in numbers, for programs."""
+
+    heading: str
+    cell: str
+    numbers: Mapping[str, float]
+
+
+Columns = Callable[[Comparison, Entry], Iterable[Column]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +55,7 @@ class Table:
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    records: tuple[Mapping[str, Any], ...]
+    records: tuple[Mapping[str, str | float], ...]
     note: str = ""
 
     def to_csv(self) -> str:
@@ -41,36 +74,29 @@ class Table:
 
     def to_latex(self) -> str:
         """Return the words as a LaTeX table (needs the package booktabs)."""
-        lines = [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_tex(self.title)}. {_tex(self.note)}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
-            r"\toprule",
-            " & ".join(map(_tex, self.header)) + r" \\",
-            r"\midrule",
-            *(" & ".join(map(_tex, row)) + r" \\" for row in self.rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
-        return "\n".join(lines) + "\n"
+        header, *rows = (" & ".join(map(_tex, row)) + r" \\" for row in (self.header, *self.rows))
+        columns = "l" + "r" * (len(self.header) - 1)
+        return _LATEX % (_tex(self.title), _tex(self.note), columns, header, "\n".join(rows))
 
 
-def _is_nan(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+def _table(comparison: Comparison, name: str, title: str, note: str, columns: Columns) -> Table:
+    made = [(entry.name, list(columns(comparison, entry))) for entry in comparison.entries]
+    longest = max((cells for _, cells in made), key=len)
+    return Table(
+        name=name,
+        title=title,
+        header=("algorithm", *(column.heading for column in longest)),
+        rows=tuple((algorithm, *(column.cell for column in cells)) for algorithm, cells in made),
+        records=tuple(
+            {"algorithm": algorithm, **{key: value for column in cells for key, value in column.numbers.items()}}
+            for algorithm, cells in made
+        ),
+        note=note,
+    )
 
 
-_TEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
-    "±": r"$\pm$",
-    "–": "--",
-    "×": r"$\times$",
-    "−": "$-$",
-    "≥": r"$\geq$",
-    "\\": r"\textbackslash{}",
-    "Ω": r"$\Omega$",
-    "ε": r"$\varepsilon$",
-}
+def _is_nan(value: str | float) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _tex(text: str) -> str:
@@ -97,43 +123,6 @@ def count(value: float) -> str:
     return NEVER if math.isnan(value) else f"{value:,.0f}".replace(",", " ")
 
 
-def final_table(comparison: Comparison) -> Table:
-    """Return the final metric of each algorithm with its paired difference to the reference."""
-    made = [_final_row(comparison, entry) for entry in comparison.entries]
-    name = comparison.metric_name
-    header = (
-        "algorithm",
-        f"final {name}",
-        *(words for words, _ in _more_values(comparison)),
-        "best",
-        *(["ε"] if comparison.private else []),
-        f"− {comparison.reference.name}",
-        "95 % interval",
-        "above\u00a0/\u00a0below",
-        "p",
-    )
-    rows, records = zip(*made, strict=True)
-    return Table(
-        name="final",
-        title=f"Final {name}",
-        header=header,
-        rows=tuple(rows),
-        records=tuple(records),
-        note=_final_note(comparison),
-    )
-
-
-def _more_values(comparison: Comparison) -> list[tuple[str, Callable[[Entry], dict[int, float]]]]:
-    """Return what stands beside the last round: its heading and the value of each seed of an algorithm."""
-    metric, averaged = comparison.metric, comparison.averaged_metric
-    columns: list[tuple[str, Callable[[Entry], dict[int, float]]]] = [
-        (comparison.late_words, lambda entry: entry.late(metric))
-    ]
-    if any(averaged in run.metrics for run in comparison.runs):
-        columns.append(("averaged model", lambda entry: entry.final(averaged)))
-    return columns
-
-
 def plus_minus(values: Spread) -> str:
     """Return mean ± standard deviation; the mean alone for a single seed.
 
@@ -143,124 +132,107 @@ def plus_minus(values: Spread) -> str:
     return number(values.mean) + ("" if math.isnan(values.deviation) else f" ± {number(values.deviation)}")
 
 
-def _final_row(comparison: Comparison, entry: Entry) -> tuple[tuple[str, ...], dict[str, Any]]:
-    metric, own = comparison.metric, entry is comparison.reference
-    final, pair = comparison.spread(entry), comparison.paired(entry)
-    late, averaged = (spread(list(entry.late(metric).values())), entry.final(comparison.averaged_metric))
-    interval = NEVER if math.isnan(pair.low) else f"[{number(pair.low, sign=True)}, {number(pair.high, sign=True)}]"
-    wins, losses = int((pair.differences > 0).sum()), int((pair.differences < 0).sum())
-    against = (number(pair.mean, sign=True), interval, f"{wins} / {losses}", number(pair.sign_test, 2))
-    cells = (
-        entry.name,
-        plus_minus(final),
-        *(plus_minus(spread(list(values(entry).values()))) for _, values in _more_values(comparison)),
-        number(spread(list(entry.best(metric).values())).mean),
-        *([number(entry.epsilon, 2)] if comparison.private else []),
-        *([""] * len(against) if own else against),
-    )
-    record = {
-        "algorithm": entry.name,
-        "seeds": final.count,
-        f"final_{metric}": final.mean,
-        "standard_deviation": final.deviation,
-        f"last_{metric}": late.mean,
-        "last_standard_deviation": late.deviation,
-        comparison.averaged_metric: spread(list(averaged.values())).mean,
-        f"best_{metric}": spread(list(entry.best(metric).values())).mean,
-        "difference": pair.mean,
-        "interval_low": pair.low,
-        "interval_high": pair.high,
-        "seeds_above": wins,
-        "seeds_below": losses,
-        "sign_test_p": pair.sign_test,
-    }
-    return cells, record | ({"epsilon": entry.epsilon} if comparison.private else {})
+def _interval(pair: Paired, unknown: str = NEVER) -> str:
+    return unknown if math.isnan(pair.low) else f"[{number(pair.low, sign=True)}, {number(pair.high, sign=True)}]"
 
 
-def _final_note(comparison: Comparison) -> str:
-    smallest = 2.0 ** (1 - len(comparison.seeds))
-    better = "" if comparison.maximised else "Lower is better. "
-    return (
-        f"{better}Mean ± standard deviation over seeds: last round, mean of the {comparison.late_words}. "
+def final_table(comparison: Comparison) -> Table:
+    """Return the final metric of each algorithm with its paired difference to the reference."""
+    note = (
+        ("" if comparison.maximised else "Lower is better. ")
+        + f"Mean ± standard deviation over seeds: last round, mean of the {comparison.late_words}. "
         "Differences of the last round are paired by seed; the interval is Student's, for one "
         "comparison at a time, not corrected for their number; p is the exact two-sided sign test, "
-        f"which with {len(comparison.seeds)} seeds cannot go below {min(1.0, smallest):.2g}."
+        f"which with {len(comparison.seeds)} seeds cannot go below {min(1.0, 2.0 ** (1 - len(comparison.seeds))):.2g}."
         + (f" ε: client-level differential privacy, largest of all seeds; {NEVER}: none." if comparison.private else "")
     )
+    return _table(comparison, "final", f"Final {comparison.metric_name}", note, _final_columns)
+
+
+def _final_columns(comparison: Comparison, entry: Entry) -> list[Column]:
+    metric, averaged_metric = comparison.metric, comparison.averaged_metric
+    final, late = comparison.spread(entry), spread(entry.late(metric).values())
+    averaged = spread(entry.final(averaged_metric).values())
+    best = spread(entry.best(metric).values()).mean
+    is_averaged = any(averaged_metric in run.metrics for run in comparison.runs)
+    return [
+        Column(
+            f"final {comparison.metric_name}",
+            plus_minus(final),
+            {"seeds": final.count, f"final_{metric}": final.mean, "standard_deviation": final.deviation},
+        ),
+        Column(
+            comparison.late_words,
+            plus_minus(late),
+            {f"last_{metric}": late.mean, "last_standard_deviation": late.deviation, averaged_metric: averaged.mean},
+        ),
+        *([Column("averaged model", plus_minus(averaged), {})] if is_averaged else []),
+        Column("best", number(best), {f"best_{metric}": best}),
+        *([Column("ε", number(entry.epsilon, 2), {})] if comparison.private else []),
+        *_against(comparison, entry),
+    ]
+
+
+def _against(comparison: Comparison, entry: Entry) -> list[Column]:
+    """Return the final metric's difference to the reference, whose own cells are empty."""
+    pair = comparison.paired(entry)
+    above, below = int((pair.differences > 0).sum()), int((pair.differences < 0).sum())
+    last = {"sign_test_p": pair.sign_test} | ({"epsilon": entry.epsilon} if comparison.private else {})
+    columns = [
+        Column(f"− {comparison.reference.name}", number(pair.mean, sign=True), {"difference": pair.mean}),
+        Column("95 % interval", _interval(pair), {"interval_low": pair.low, "interval_high": pair.high}),
+        Column("above\u00a0/\u00a0below", f"{above} / {below}", {"seeds_above": above, "seeds_below": below}),
+        Column("p", number(pair.sign_test, 2), last),
+    ]
+    return [column._replace(cell="") for column in columns] if entry is comparison.reference else columns
 
 
 def target_table(comparison: Comparison, target: float) -> Table:
     """Return what each algorithm spends to reach a target, with ratios to the reference."""
-    rows, records = [], []
-    for entry in comparison.entries:
-        cells, record = _target_row(comparison, entry, target)
-        rows.append(cells)
-        records.append(record)
-    base = comparison.reference_for(target)
-    header = ("algorithm", "seeds", *(word for what in _COSTS.values() for word in (what, f"× {base.name}")))
-    other = "" if base is comparison.reference else f"{comparison.reference.name} never reached it. "
+    base = comparison.reference_for(target).name
+    other = "" if base == comparison.reference.name else f"{comparison.reference.name} never reached it. "
+
+    def columns(comparison: Comparison, entry: Entry) -> Iterator[Column]:
+        costs = {axis: comparison.cost(entry, target, axis) for axis in _COSTS}
+        reached, seeds = costs["round"].reached, costs["round"].count
+        yield Column("seeds", f"{reached}/{seeds}", {"reached": reached, "seeds": seeds})
+        for axis, cost in costs.items():
+            yield Column(_COSTS[axis], count(cost.mean), {f"{axis}_to_target": cost.mean})
+            ratio = NEVER if math.isnan(cost.ratio) else f"{cost.ratio:.2f}×"
+            yield Column(f"× {base}", ratio, {f"{axis}_ratio": cost.ratio})
+
     note = (
         f"Cost up to the first evaluation with accuracy ≥ {target:g}, mean over the seeds that reached it; {NEVER} for "
-        f"never. {other}Ratios to {base.name}, over the seeds on which both reached it. Lost clients' work counts."
+        f"never. {other}Ratios to {base}, over the seeds on which both reached it. Lost clients' work counts."
     )
-    title = f"Cost to reach {target:g} test accuracy"
-    return Table(
-        name=f"target_{target:g}".replace(".", "_"),
-        title=title,
-        header=header,
-        rows=tuple(rows),
-        records=tuple(records),
-        note=note,
-    )
-
-
-def _target_row(comparison: Comparison, entry: Entry, target: float) -> tuple[tuple[str, ...], dict[str, Any]]:
-    costs = {axis: comparison.cost(entry, target, axis) for axis in _COSTS}
-    reached = costs["round"]
-    cells = [entry.name, f"{reached.reached}/{reached.count}"]
-    record: dict[str, Any] = {"algorithm": entry.name, "reached": reached.reached, "seeds": reached.count}
-    for axis, cost in costs.items():
-        cells += [count(cost.mean), NEVER if math.isnan(cost.ratio) else f"{cost.ratio:.2f}×"]
-        record |= {f"{axis}_to_target": cost.mean, f"{axis}_ratio": cost.ratio}
-    return tuple(cells), record
+    name = f"target_{target:g}".replace(".", "_")
+    return _table(comparison, name, f"Cost to reach {target:g} test accuracy", note, columns)
 
 
 def equal_cost_table(comparison: Comparison) -> Table | None:
     """Return the metric where every algorithm has spent the same, for each cost; None where no cost is counted."""
-    axes, own = comparison.equal_costs, comparison.reference
-    if not axes:
-        return None
-    rows, records = [], []
-    for entry in comparison.entries:
-        cells, record = [entry.name], dict[str, Any](algorithm=entry.name)
-        for axis, cost in axes.items():
-            spread, pair = comparison.at_equal_cost(entry, axis)
-            cells += [number(spread.mean), "" if entry is own else _difference(pair)]
-            record |= {
-                f"{axis}_spent": cost,
-                f"at_equal_{axis}": spread.mean,
-                f"at_equal_{axis}_deviation": spread.deviation,
-                f"at_equal_{axis}_difference": pair.mean,
-                f"at_equal_{axis}_low": pair.low,
-                f"at_equal_{axis}_high": pair.high,
-            }
-        rows.append(tuple(cells))
-        records.append(record)
-    heads = [word for axis, cost in axes.items() for word in (f"{count(cost)} {COSTS[axis]}", f"− {own.name}")]
-    return Table(
-        name="equal_cost",
-        title=f"{comparison.metric_name.capitalize()} at equal cost",
-        header=("algorithm", *heads),
-        rows=tuple(rows),
-        records=tuple(records),
-        note="The most that every run has spent; between two evaluations on the line through them. Mean over seeds, "
-        "and the paired difference with its 95 % interval. Lost clients' work, time and bytes count.",
+    note = (
+        "The most that every run has spent; between two evaluations on the line through them. Mean over seeds, "
+        "and the paired difference with its 95 % interval. Lost clients' work, time and bytes count."
     )
+    title = f"{comparison.metric_name.capitalize()} at equal cost"
+    return _table(comparison, "equal_cost", title, note, _equal_cost_columns) if comparison.equal_costs else None
 
 
-def _difference(pair: Paired) -> str:
-    interval = "" if math.isnan(pair.low) else f" [{number(pair.low, sign=True)}, {number(pair.high, sign=True)}]"
-    return f"{number(pair.mean, sign=True)}{interval}"
+def _equal_cost_columns(comparison: Comparison, entry: Entry) -> Iterator[Column]:
+    for axis, cost in comparison.equal_costs.items():
+        values, pair = comparison.at_equal_cost(entry, axis)
+        numbers = {
+            f"{axis}_spent": cost,
+            f"at_equal_{axis}": values.mean,
+            f"at_equal_{axis}_deviation": values.deviation,
+            f"at_equal_{axis}_difference": pair.mean,
+            f"at_equal_{axis}_low": pair.low,
+            f"at_equal_{axis}_high": pair.high,
+        }
+        yield Column(f"{count(cost)} {COSTS[axis]}", number(values.mean), numbers)
+        difference = f"{number(pair.mean, sign=True)} {_interval(pair, '')}".rstrip()
+        yield Column(f"− {comparison.reference.name}", "" if entry is comparison.reference else difference, {})
 
 
 def class_table(comparison: Comparison) -> Table | None:
@@ -268,23 +240,13 @@ def class_table(comparison: Comparison) -> Table | None:
     known = [entry for entry in comparison.entries if len(entry.class_accuracy)]
     if not known:
         return None
-    width = max(len(entry.class_accuracy) for entry in known)
-    rows = [(entry.name, *(number(value, 2) for value in entry.class_accuracy)) for entry in known]
-    records = [
-        {"algorithm": entry.name}
-        | {f"class_{index}": value for index, value in enumerate(entry.class_accuracy.tolist())}
-        for entry in known
-    ]
-    header = ("algorithm", *map(str, range(width)))
+
+    def columns(comparison: Comparison, entry: Entry) -> Iterator[Column]:
+        for index, value in enumerate(entry.class_accuracy.tolist()):
+            yield Column(str(index), number(value, 2), {f"class_{index}": value})
+
     note = "Mean over seeds of the last evaluated round."
-    return Table(
-        name="classes",
-        title="Final accuracy of each class",
-        header=header,
-        rows=tuple(rows),
-        records=tuple(records),
-        note=note,
-    )
+    return _table(replace(comparison, entries=tuple(known)), "classes", "Final accuracy of each class", note, columns)
 
 
 def all_tables(comparison: Comparison) -> list[Table]:

@@ -1,9 +1,9 @@
-"""Which objective a federation really optimises: contribution, Omega, chi-square, step length, eta_eff and T_eff."""
+"""Which objective a federation really optimises: contribution, Omega, chi-square and step length."""
 
 import numpy as np
 import numpy.typing as npt
 
-from fl_lightning.theory.checks import Vector, columns, require, require_at_least, require_rates
+from fl_lightning.theory.checks import Vector, columns, require, require_rates
 
 
 def contribution(
@@ -78,34 +78,3 @@ def step_length(contribution: npt.ArrayLike) -> float:
     """
     (amounts,) = columns(contribution=contribution)
     return float(amounts.sum())
-
-
-def effective_learning_rate(
-    learning_rate: float, probabilities: npt.ArrayLike, failure_rates: npt.ArrayLike, coefficients: npt.ArrayLike = 1.0
-) -> float:
-    r"""Return the learning rate that is left after lost uploads.
-
-    .. math:: \eta_\mathrm{eff} = \eta \sum_m p_m (1 - q_m) c_m
-
-    >>> effective_learning_rate(0.1, [0.5, 0.5], [0.0, 0.5])
-    0.07500000000000001
-    """
-    require_at_least(0, learning_rate=learning_rate)
-    return learning_rate * step_length(contribution(probabilities, failure_rates, coefficients, 1.0))
-
-
-def effective_steps(
-    probabilities: npt.ArrayLike, failure_rates: npt.ArrayLike, coefficients: npt.ArrayLike, accumulation: npt.ArrayLike
-) -> float:
-    r"""Return the number of local steps that all clients appear to take in common.
-
-    .. math:: T_\mathrm{eff} = \sum_m \gamma_m A_m, \quad \gamma_m = \frac{p_m (1 - q_m) c_m}{\sum_j p_j (1 - q_j) c_j}
-
-    ``effective_learning_rate(...) * effective_steps(...)`` is ``learning_rate * step_length(contribution(...))``.
-
-    >>> effective_steps([0.5, 0.5], [0.0, 0.5], [1.0, 1.0], [2, 8])
-    4.0
-    """
-    gamma = effective_weights(contribution(probabilities, failure_rates, coefficients, 1.0))
-    gamma, a = columns(probabilities=gamma, accumulation=accumulation)
-    return float(gamma @ a)

@@ -25,9 +25,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fl_lightning.parts.checking import one_of
 from fl_lightning.theory.bias import contribution, step_length
-from fl_lightning.theory.checks import Vector, columns, require, require_at_least
+from fl_lightning.theory.checks import Vector, columns, one_of, require, require_at_least
 
 Average = Literal["rounds", "steps"]
 

@@ -1,11 +1,34 @@
-"""Checks at the door of the theory: every equation takes finite float64 columns of one length."""
+"""Checks of what is handed over: equations take finite float64 columns of one length, options one of a few strings."""
 
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 Vector: TypeAlias = npt.NDArray[np.float64]
+
+
+def one_of(name: str, value: object, choices: object) -> None:
+    """Refuse a value that is not one of the strings of a ``Literal``: Python does not check annotations by itself.
+
+    Args:
+        name: Of the argument.
+        value: Of the argument.
+        choices: The argument's ``Literal[...]``.
+
+    Raises:
+        ValueError: If the value is none of them.
+
+    >>> from typing import Literal
+    >>> one_of("unit", "seconds", Literal["iterations", "epochs"])
+    Traceback (most recent call last):
+        ...
+    ValueError: unit='seconds' is unknown: use 'iterations' or 'epochs'
+    """
+    known = get_args(choices)
+    if value not in known:
+        *others, last = map(repr, known)
+        raise ValueError(f"{name}={value!r} is unknown: use {', '.join(others)} or {last}")
 
 
 def columns(**named: npt.ArrayLike) -> tuple[Vector, ...]:
@@ -67,19 +90,3 @@ def require_at_least(minimum: float, *, strict: bool = False, **named: float) ->
         if not np.isfinite(value) or value < minimum or (strict and value == minimum):
             relation = "above" if strict else "at least"
             raise ValueError(f"{name} must be a finite number {relation} {minimum:g}, but it is {value!r}")
-
-
-def whole_steps(num_steps: npt.ArrayLike) -> Vector:
-    """Return T as float64, or raise unless every value is a whole number of at least one step."""
-    steps = np.asarray(num_steps, dtype=np.float64)
-    wrong = ~(np.isfinite(steps) & (steps >= 1) & (steps == np.floor(steps)))
-    if wrong.any():
-        raise ValueError(f"num_steps must be whole numbers of at least 1, but got {steps[wrong].flat[0]!r}")
-    return steps
-
-
-def require_within(name: str, value: float, low: float, high: float, open_end: bool = False) -> None:
-    """Raise a ValueError for a number outside its interval, which includes both ends unless ``open_end``."""
-    if not (low <= value <= high) or not np.isfinite(value) or (open_end and value == high):
-        end = "<" if open_end else "<="
-        raise ValueError(f"{name} must satisfy {low:g} <= {name} {end} {high:g}, but it is {value!r}")

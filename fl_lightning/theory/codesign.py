@@ -6,9 +6,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fl_lightning.parts.checking import one_of
 from fl_lightning.theory.bias import chi_square, contribution, effective_weights, step_length
-from fl_lightning.theory.checks import Vector, clients_where, columns, require, require_rates
+from fl_lightning.theory.checks import Vector, clients_where, columns, one_of, require, require_rates
 
 Mode = Literal["failure", "work"]
 

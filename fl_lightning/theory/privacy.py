@@ -1,4 +1,4 @@
-r"""What a round tells about one client, as Rényi divergences: pure functions, all clients at once.
+r"""What a round reveals about one client, as Rényi divergences: pure functions, all clients at once.
 
 Two federations are neighbours if one client adds nothing to any sum in the second one and all else is the same: who
 the clients are, their weights, work and links, and the draws ("zero-out"). A client that was drawn n times moves the
@@ -79,7 +79,7 @@ def shown_divergence(counts: Vector, ratios: Vector, orders: Vector = ORDERS, fi
         counts: P(n = k) of each client, (n, largest k + 1).
         ratios: x, sensitivity of one draw over the standard deviation, (n,).
         orders: alpha.
-        fixed: Squared ratio of what a client tells besides, once, if it is drawn at all.
+        fixed: Squared ratio of what a client reveals besides, once, if it is drawn at all.
 
     >>> shown_divergence(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([0.5, 0.5]), np.array([4.0])).tolist()
     [[0.5], [0.0]]

@@ -1,4 +1,7 @@
-"""Sampling laws in closed form, and what they cost: variance of the step and expected local work."""
+"""Sampling probabilities in closed form, the variance of a step under them, and what averaging leaves of it."""
+
+import math
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +50,7 @@ def work_aware_probabilities(
     num_steps: npt.ArrayLike,
     gradient_norms: npt.ArrayLike = 1.0,
 ) -> Vector:
-    r"""Return the probabilities that minimise the product of :func:`variance_factor` and :func:`expected_work`.
+    r"""Return the probabilities that minimise :func:`variance_factor` times expected work, :math:`\sum_m p_m T_m`.
 
     .. math:: p_m \propto \frac{w_m g_m}{\sqrt{(1 - q_m) T_m}}
 
@@ -70,7 +73,7 @@ def consistent_coefficients(
     accumulation: npt.ArrayLike,
     scale: float = 1.0,
 ) -> Vector:
-    r"""Return the factors that make any sampling law optimise the target objective, with step length ``scale``.
+    r"""Return the factors that make any sampling optimise the target objective, with step length ``scale``.
 
     .. math:: c_m = \frac{s\, w_m}{p_m (1 - q_m) A_m}
 
@@ -95,7 +98,7 @@ def variance_factor(
     failure_rates: npt.ArrayLike,
     gradient_norms: npt.ArrayLike | None = None,
 ) -> float:
-    r"""Return the factor of the sampling law in the variance of one consistent step.
+    r"""Return the factor of the sampling probabilities in the variance of one consistent step.
 
     .. math:: V(p) = \sum_m \frac{w_m^2 g_m^2}{p_m (1 - q_m)}
 
@@ -123,18 +126,6 @@ def variance_factor(
     return float(np.sum(wanted[counted] / rate[counted]))
 
 
-def expected_work(probabilities: npt.ArrayLike, num_steps: npt.ArrayLike) -> float:
-    r"""Return the expected number of local steps of one draw, lost or not.
-
-    .. math:: C(p) = \sum_m p_m T_m
-
-    >>> expected_work([0.25, 0.75], [4, 8])
-    7.0
-    """
-    p, t = columns(probabilities=probabilities, num_steps=num_steps)
-    return float(p @ t)
-
-
 def harmonic_mean_steps(weights: npt.ArrayLike, num_steps: npt.ArrayLike) -> float:
     r"""Return the harmonic mean of the clients' local steps: the length of FedACS's step where no upload is lost.
 
@@ -153,8 +144,37 @@ def harmonic_mean_steps(weights: npt.ArrayLike, num_steps: npt.ArrayLike) -> flo
     return float(w.sum() / (w / t).sum())
 
 
+def average_factor(rates: Iterable[float], contraction: float) -> float:
+    r"""Return the variance of a running average of models relative to that of the model itself, for any rates.
+
+    On quadratics models k rounds apart have the covariance :math:`\rho^k V` exactly, :math:`\rho` being the contraction
+    of a round. With :math:`Z_r = Z_{r-1} + \gamma_r (X_r - Z_{r-1})`, and v and c the variance of Z and its covariance
+    with X,
+
+    .. math::
+        v_r = (1-\gamma_r)^2 v_{r-1} + 2 \gamma_r (1-\gamma_r) \rho c_{r-1} + \gamma_r^2, \qquad
+        c_r = (1-\gamma_r) \rho c_{r-1} + \gamma_r
+
+    Args:
+        rates: gamma of each round.
+        contraction: rho, the share of its distance from the limit that the model keeps in a round.
+
+    >>> round(average_factor([1 / r for r in range(1, 5)], 0.0), 6), average_factor([1.0, 1.0], 0.9)
+    (0.25, 1.0)
+    """
+    if not (math.isfinite(contraction) and 0 <= contraction < 1):
+        raise ValueError(f"contraction={contraction} must be in [0, 1)")
+    variance = 1.0
+    covariance = 1.0
+    for rate in rates:
+        kept = 1 - rate
+        variance = kept**2 * variance + 2 * rate * kept * contraction * covariance + rate**2
+        covariance = kept * contraction * covariance + rate
+    return variance
+
+
 def _require_reachable(weights: Vector, failure_rates: Vector) -> None:
-    """Raise for negative weights and for clients that no sampling law can make up for."""
+    """Raise for negative weights and for clients that no sampling can make up for."""
     require(weights >= 0, "weights", "at least 0")
     require_rates(failure_rates)
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RunRecorder, WandbMetrics
+from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RunRecorder, WandbMetrics, wandb_media
 from systems import gaussian_federation, linear_module, small_loop
 
 
@@ -104,6 +104,16 @@ def test_partition_and_objective_are_pictures(complete):
         (path,) = folder.rglob(f"media/images/{name}_2_*.png")
         assert path.read_bytes().startswith(b"\x89PNG")
         assert name in json.dumps([one for one in records if one.get("type") == "history"][-1])
+
+
+def test_without_matplotlib_tables_are_logged_alone(complete, monkeypatch):
+    _, _, loop = complete
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = []
+    monkeypatch.setattr(wandb_media, "rank_zero_info", said.append)
+    assert sorted(wandb_media.media(loop, pictures=True)) == ["accuracy_of_classes", "clients", "partition"]
+    (line,) = said
+    assert line.endswith("no pictures: matplotlib is not installed: pip install 'fl-lightning[report]'")
 
 
 def test_weights_and_checkpoints_are_artifacts(complete):

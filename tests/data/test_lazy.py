@@ -10,7 +10,7 @@ import torch
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.callbacks import HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data import LazyFederation
-from fl_lightning.data.cache import ClientCache
+from fl_lightning.data.lazy import ClientCache
 from fl_lightning.engine import Engine
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import ClusteredBySimilarity, HeterogeneityAware, Sampler, Uniform

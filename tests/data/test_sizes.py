@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fl_lightning.data import IID, MNIST, Digits, Dirichlet, GivenIndices, OneClassPerClient, Shards, label_counts
-from fl_lightning.data.sizes import expected_sizes
+from fl_lightning.data.partitions import expected_sizes
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ import pytest
 
 from fl_lightning.cli import report
 from fl_lightning.config import compose as configs
-from fl_lightning.report import comparison, page, scales
+from fl_lightning.figures.style import apart
+from fl_lightning.report import comparison, page
+from fl_lightning.report.drawing import Scale
 from fl_lightning.report.figures import curve_figure
 from fl_lightning.runs import reading as loading
 from made_runs import make_comparison, make_run
@@ -114,7 +116,7 @@ def test_names_cannot_break_out_of_the_page(tmp_path):
 def test_html_is_made_by_templates_alone():
     """Text put into HTML by hand is escaped only if somebody thinks of it."""
     folder = Path(page.__file__).parent
-    assert [path.name for path in folder.glob("*.py") if re.search(r"<\w+[ >]", path.read_text())] == ["rendering.py"]
+    assert [path.name for path in folder.glob("*.py") if re.search(r"<\w+[ >]", path.read_text())] == ["page.py"]
     assert re.findall(r"\|\s*safe", "".join(path.read_text() for path in folder.glob("templates/*"))) == []
 
 
@@ -131,14 +133,14 @@ def test_runs_without_accuracy_are_ranked_by_distance(tmp_path):
 
 @pytest.mark.parametrize("values", [[0.0, 3.0], [1e-7, 2.0], [5.0, 5.0]])
 def test_places_stay_on_the_chart(values):
-    for scale in (scales.Scale(0.0, 2.0), scales.Scale(1e-6, 1.0, True)):
+    for scale in (Scale(0.0, 2.0), Scale(1e-6, 1.0, True)):
         share = scale.share(np.array(values))
         assert ((share >= 0) & (share <= 1)).all()
 
 
 def test_labels_are_moved_apart_within_their_room(rng):
     wanted = rng.uniform(0, 400, 30).tolist()
-    placed = scales.apart(wanted, 14, 0, 430)
+    placed = apart(wanted, 14, 0, 430)
     order = np.argsort(wanted)
     assert (np.diff(np.array(placed)[order]) >= 14 - 0.02).all()
     assert min(placed) >= 0

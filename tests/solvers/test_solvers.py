@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_lightning import theory
 from fl_lightning.solvers import SGD, TorchOptimizer
+from reference import accumulation
 
 T = np.arange(1, 41)
 
@@ -35,11 +35,11 @@ def test_reference_numbers(solver, num_steps, lr, expected):
 @given(st.floats(0.01, 0.95), st.floats(0.01, 0.5))
 @settings(max_examples=25, deadline=None)
 def test_probe_equals_the_closed_forms(momentum, small):
-    np.testing.assert_allclose(SGD(momentum).accumulation(T, 0.1), theory.momentum_accumulation(T, momentum), rtol=1e-9)
+    np.testing.assert_allclose(SGD(momentum).accumulation(T, 0.1), accumulation.momentum(T, momentum), rtol=1e-9)
     nesterov = SGD(momentum, nesterov=True).accumulation(T, 0.1)
-    np.testing.assert_allclose(nesterov, theory.nesterov_accumulation(T, momentum), rtol=1e-9)
+    np.testing.assert_allclose(nesterov, accumulation.nesterov(T, momentum), rtol=1e-9)
     prox = SGD(proximal=small / 0.1).accumulation(T, 0.1)
-    np.testing.assert_allclose(prox, theory.proximal_accumulation(T, small), rtol=1e-9)
+    np.testing.assert_allclose(prox, accumulation.proximal(T, small), rtol=1e-9)
 
 
 def test_weight_decay_belongs_to_the_loss():

@@ -5,6 +5,7 @@ import pytest
 from scipy.optimize import brentq
 
 from fl_lightning import theory
+from reference import accumulation
 
 NUM_CLIENTS, NUM_DRAWS, DIMENSION, NUM_RUNS = 5, 3, 4, 300
 
@@ -106,7 +107,7 @@ def test_drift_coefficient_and_its_limit() -> None:
 @pytest.mark.parametrize("share", [1.0, 0.1])
 def test_theorem_1_holds_on_simulated_quadratics(noise: float, spread: float, momentum: float, share: float) -> None:
     target, w, q, steps = _system(spread)
-    a = theory.momentum_accumulation(steps, momentum)
+    a = accumulation.momentum(steps, momentum)
     surrogate = Quadratics(target.curvature, target.optima, theory.effective_weights(theory.contribution(w, q, 1.0, a)))
     beta_squared, kappa_squared = surrogate.dissimilarity
     learning_rate = share * theory.largest_learning_rate(a, surrogate.smoothness, beta_squared)
@@ -135,7 +136,7 @@ def test_theorem_1_holds_on_simulated_quadratics(noise: float, spread: float, mo
 
 def test_the_printed_dissimilarity_term_is_exceeded_when_gradients_are_steep() -> None:
     problem, w, q, steps = _system(0.0, scale=100.0)
-    a = theory.sgd_accumulation(steps)
+    a = accumulation.sgd(steps)
     surrogate = Quadratics(
         problem.curvature, problem.optima, theory.effective_weights(theory.contribution(w, q, 1.0, a))
     )

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from fl_lightning import theory
+from reference.closed_forms import expected_work, exponential_average_factor, mean_factor
 
 W = np.array([0.1, 0.2, 0.3, 0.4])
 Q = np.array([0.5, 0.0, 0.3, 0.1])
@@ -9,37 +10,37 @@ T = np.array([3, 10, 1, 25])
 NORMS = np.array([1.0, 0.5, 2.0, 3.0])
 
 
-def _random_laws() -> np.ndarray:
+def _random_probabilities() -> np.ndarray:
     return np.random.default_rng(0).dirichlet(np.ones(4), size=2000)
 
 
 @pytest.mark.parametrize("norms", [None, NORMS])
-def test_variance_optimal_law_beats_every_other(norms: np.ndarray | None) -> None:
+def test_variance_optimal_probabilities_beat_every_other(norms: np.ndarray | None) -> None:
     best = theory.variance_optimal_probabilities(W, Q, 1.0 if norms is None else norms)
     smallest = theory.variance_factor(W, best, Q, norms)
     assert best.sum() == pytest.approx(1)
-    assert all(theory.variance_factor(W, law, Q, norms) >= smallest for law in _random_laws())
+    assert all(theory.variance_factor(W, p, Q, norms) >= smallest for p in _random_probabilities())
     # Cauchy-Schwarz gives the minimum in closed form.
     g = np.ones(4) if norms is None else norms
     assert smallest == pytest.approx(np.sum(W * g / np.sqrt(1 - Q)) ** 2)
 
 
 @pytest.mark.parametrize("norms", [None, NORMS])
-def test_work_aware_law_beats_every_other_in_variance_times_work(norms: np.ndarray | None) -> None:
-    def cost(law: np.ndarray) -> float:
-        return theory.variance_factor(W, law, Q, norms) * theory.expected_work(law, T)
+def test_work_aware_probabilities_beat_every_other_in_variance_times_work(norms: np.ndarray | None) -> None:
+    def cost(p: np.ndarray) -> float:
+        return theory.variance_factor(W, p, Q, norms) * expected_work(p, T)
 
     best = theory.work_aware_probabilities(W, Q, T, 1.0 if norms is None else norms)
     g = np.ones(4) if norms is None else norms
     assert cost(best) == pytest.approx(np.sum(W * g * np.sqrt(T / (1 - Q))) ** 2)
-    assert all(cost(law) >= cost(best) for law in _random_laws())
+    assert all(cost(p) >= cost(best) for p in _random_probabilities())
 
 
 def test_variance_times_work_of_fedacs_and_of_the_corrected_aggregator_agree() -> None:
     fedacs = theory.heterogeneity_aware_probabilities(W, Q, T)
     expected = np.sum(W * T) * np.sum(W / (1 - Q))
-    for law in (fedacs, W):
-        assert theory.variance_factor(W, law, Q) * theory.expected_work(law, T) == pytest.approx(expected)
+    for p in (fedacs, W):
+        assert theory.variance_factor(W, p, Q) * expected_work(p, T) == pytest.approx(expected)
 
 
 def test_variance_times_work_in_the_setting_of_the_paper() -> None:
@@ -49,8 +50,8 @@ def test_variance_times_work_in_the_setting_of_the_paper() -> None:
         steps = np.r_[generator.integers(1, 11, 10), generator.integers(20, 31, 10)]
         q = np.r_[generator.uniform(0.4, 0.5, 10), generator.uniform(0, 0.1, 10)]
         w = np.full(20, 0.05)
-        for law, values in ((theory.work_aware_probabilities(w, q, steps), optimal), (w, plain)):
-            values.append(theory.variance_factor(w, law, q) * theory.expected_work(law, steps))
+        for p, values in ((theory.work_aware_probabilities(w, q, steps), optimal), (w, plain)):
+            values.append(theory.variance_factor(w, p, q) * expected_work(p, steps))
     assert np.mean(optimal) == pytest.approx(16.7, abs=0.3)
     assert np.mean(plain) == pytest.approx(21.9, abs=0.3)
 
@@ -78,3 +79,50 @@ def test_unwanted_clients_are_never_drawn_and_lost_ones_are_refused() -> None:
         theory.variance_optimal_probabilities([0, 0], [0, 0])
     with pytest.raises(ValueError, match="above 0 wherever the weight is, but client 0 is not"):
         theory.consistent_coefficients([0.5, 0.5], [0, 1], [0, 0], [1, 1])
+
+
+def chain(contraction_low, contraction_high, num_chains=4000, num_rounds=400, seed=0):
+    """Play y <- (1 - G) y + xi with random G, as rounds on quadratics are; return all states, (rounds, chains)."""
+    rng = np.random.default_rng(seed)
+    states = np.zeros((num_rounds, num_chains))
+    for index in range(1, num_rounds):
+        keep = rng.uniform(contraction_low, contraction_high, num_chains)
+        states[index] = keep * states[index - 1] + rng.normal(size=num_chains)
+    return states
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.5, 0.9), (0.9, 0.98)])
+@pytest.mark.parametrize("decay", [0.8, 0.95])
+def test_an_exponential_average_keeps_the_predicted_share_of_the_variance(low, high, decay):
+    states = chain(low, high)
+    average = np.zeros(states.shape[1])
+    for state in states:
+        average = decay * average + (1 - decay) * state
+    predicted = exponential_average_factor(decay, (low + high) / 2) * states[-1].var()
+    assert average.var() == pytest.approx(predicted, rel=0.1)
+
+
+@pytest.mark.parametrize("num_rounds", [2, 10, 50])
+def test_a_mean_of_the_last_rounds_keeps_the_predicted_share_of_the_variance(num_rounds):
+    states = chain(0.6, 0.9)
+    predicted = mean_factor(num_rounds, 0.75) * states[-1].var()
+    assert states[-num_rounds:].mean(axis=0).var() == pytest.approx(predicted, rel=0.1)
+
+
+def test_a_contraction_outside_its_range_is_refused():
+    with pytest.raises(ValueError, match=r"contraction=1.0 must be in \[0, 1\)"):
+        theory.average_factor([0.5], 1.0)
+
+
+@pytest.mark.parametrize("contraction", [0.0, 0.5, 0.9])
+def test_any_sequence_of_rates_agrees_with_the_closed_forms_and_with_the_covariance(contraction):
+    long = theory.average_factor([0.05] * 2000, contraction)
+    assert long == pytest.approx(exponential_average_factor(0.95, contraction))
+    assert theory.average_factor([1 / r for r in range(1, 31)], contraction) == pytest.approx(
+        mean_factor(30, contraction)
+    )
+    rates = np.random.default_rng(0).uniform(0.1, 0.9, 12)
+    rates[0] = 1.0
+    shares = rates * np.append(np.cumprod((1 - rates)[::-1])[-2::-1], 1.0)  # of each model in the average
+    gaps = np.abs(np.subtract.outer(np.arange(12), np.arange(12)))
+    assert theory.average_factor(rates, contraction) == pytest.approx(shares @ contraction**gaps @ shares)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fl_lightning import theory
+from reference import accumulation, closed_forms
 
 # The static toy of the paper: 30 clients in 10 dimensions, T = m, q = 0.01 m.
 T, W, ETA, DIMENSION = np.arange(1, 31), np.full(30, 1 / 30), 1e-3, 10
@@ -26,7 +27,7 @@ def _calibration(accumulation: np.ndarray, at_new_rate: np.ndarray) -> float:
 
 def _effective_weights(solver: dict[str, float]) -> list[np.ndarray]:
     step = theory.sgd_step(ETA, **solver)
-    a, gains = theory.probe_accumulation(T, step, ETA), theory.toy_gain(T, step)
+    a, gains = closed_forms.probe_accumulation(T, step, ETA), theory.toy_gain(T, step)
     fedacs = theory.heterogeneity_aware_probabilities(W, Q, a)
     calibrated = theory.toy_gain(T, theory.sgd_step(ETA * _calibration(a, a), **solver))
     parts = [
@@ -45,7 +46,7 @@ def test_bias_distances_of_the_static_toy(name: str) -> None:
     expected, drawn = [], []
     for omega in _effective_weights(SOLVERS[name]):
         expected.append(MEAN_NORM * np.linalg.norm(omega - W))
-        drawn.append(np.mean([theory.predicted_bias_distance(points, W, omega) for points in optima]))
+        drawn.append(np.mean([closed_forms.predicted_bias_distance(points, W, omega) for points in optima]))
     # The reference is a mean over 200 draws (1.6 % standard error) printed with four decimals.
     np.testing.assert_allclose(expected, REFERENCE[name], rtol=0.015, atol=5e-5)
     np.testing.assert_allclose(drawn, REFERENCE[name], rtol=0.05, atol=5e-5)
@@ -59,16 +60,16 @@ def test_ratios_between_solvers_are_those_of_the_reference() -> None:
 
 
 def test_calibration_of_the_proximal_solver_needs_a_fixed_point() -> None:
-    factor, a = 1.0, theory.proximal_accumulation(T, ETA)
+    factor, a = 1.0, accumulation.proximal(T, ETA)
     guesses = []
     for _ in range(6):
-        factor = _calibration(a, theory.proximal_accumulation(T, ETA * factor))
+        factor = _calibration(a, accumulation.proximal(T, ETA * factor))
         guesses.append(factor)
     assert guesses[0] == pytest.approx(1.7819, abs=5e-5)
     assert guesses[-1] == pytest.approx(1.7870, abs=5e-5)
-    law = theory.heterogeneity_aware_probabilities(W, Q, theory.proximal_accumulation(T, ETA * factor))
+    probabilities = theory.heterogeneity_aware_probabilities(W, Q, accumulation.proximal(T, ETA * factor))
     gains = theory.toy_gain(T, theory.sgd_step(ETA * factor, proximal=1.0))
-    omega = theory.effective_weights(theory.contribution(law, Q, 1.0, gains))
+    omega = theory.effective_weights(theory.contribution(probabilities, Q, 1.0, gains))
     assert MEAN_NORM * np.linalg.norm(omega - W) == pytest.approx(0.0043, abs=5e-5)
 
 
@@ -79,27 +80,27 @@ def test_gain_of_sgd_in_closed_form() -> None:
 @pytest.mark.parametrize(
     ("settings", "closed_form"),
     [
-        ({}, theory.sgd_accumulation(T)),
-        ({"momentum": 0.9}, theory.momentum_accumulation(T, 0.9)),
-        ({"momentum": 0.9, "nesterov": True}, theory.nesterov_accumulation(T, 0.9)),
-        ({"momentum": 0.9, "dampening": 0.3}, theory.dampened_accumulation(T, 0.9, 0.3)),
-        ({"dampening": 0.3}, theory.sgd_accumulation(T)),
-        ({"proximal": 2.0}, theory.proximal_accumulation(T, 0.02)),
-        ({"decay": 0.9}, theory.exponential_decay_accumulation(T, 0.9)),
+        ({}, accumulation.sgd(T)),
+        ({"momentum": 0.9}, accumulation.momentum(T, 0.9)),
+        ({"momentum": 0.9, "nesterov": True}, accumulation.nesterov(T, 0.9)),
+        ({"momentum": 0.9, "dampening": 0.3}, accumulation.dampened(T, 0.9, 0.3)),
+        ({"dampening": 0.3}, accumulation.sgd(T)),
+        ({"proximal": 2.0}, accumulation.proximal(T, 0.02)),
+        ({"decay": 0.9}, accumulation.exponential_decay(T, 0.9)),
     ],
 )
 def test_the_probe_agrees_with_the_closed_forms(settings: dict, closed_form: np.ndarray) -> None:
-    np.testing.assert_allclose(theory.probe_accumulation(T, theory.sgd_step(0.01, **settings), 0.01), closed_form)
+    np.testing.assert_allclose(closed_forms.probe_accumulation(T, theory.sgd_step(0.01, **settings), 0.01), closed_form)
 
 
 def test_the_probe_of_momentum_with_the_penalty_inside_the_buffer() -> None:
     step = theory.sgd_step(0.1, momentum=0.9, proximal=1.0)
-    assert theory.probe_accumulation(7, step, 0.1) == pytest.approx(14.356504, abs=1e-6)
+    assert closed_forms.probe_accumulation(7, step, 0.1) == pytest.approx(14.356504, abs=1e-6)
 
 
 def test_gain_is_the_accumulation_for_small_learning_rates() -> None:
     step = theory.sgd_step(1e-8, momentum=0.9, nesterov=True)
-    np.testing.assert_allclose(theory.toy_gain(T, step) / 1e-8, theory.nesterov_accumulation(T, 0.9), rtol=1e-5)
+    np.testing.assert_allclose(theory.toy_gain(T, step) / 1e-8, accumulation.nesterov(T, 0.9), rtol=1e-5)
 
 
 def test_convergence_point_of_a_simulated_federation() -> None:
@@ -107,10 +108,8 @@ def test_convergence_point_of_a_simulated_federation() -> None:
     generator, runs, draws = np.random.default_rng(0), 4000, 3
     steps, q = np.array([1, 4, 9, 20]), np.array([0.5, 0.0, 0.3, 0.1])
     w, optima, rate, rho = np.full(4, 0.25), generator.normal(size=(4, 2)), 0.01, 0.5
-    accumulation = np.array(
-        [sum(2 - 0.5**k for k in range(count)) for count in steps]
-    )  # sum of (1 - rho^j) / (1 - rho)
-    coefficients = 5.0 / accumulation
+    accumulated = np.array([sum(2 - 0.5**k for k in range(count)) for count in steps])  # (1 - rho^j) / (1 - rho)
+    coefficients = 5.0 / accumulated
     points = np.zeros((runs, 2))
     for _ in range(150):
         local, buffer = np.repeat(points[:, None], 4, axis=1), np.zeros((runs, 4, 2))
@@ -121,7 +120,7 @@ def test_convergence_point_of_a_simulated_federation() -> None:
         delivered = generator.random((runs, 4)) >= q
         factors = counts * delivered * coefficients / draws
         points = points + np.einsum("rm,rmd->rd", factors, local - points[:, None])
-    predicted = theory.convergence_point(
+    predicted = closed_forms.convergence_point(
         optima, w, q, coefficients, theory.toy_gain(steps, theory.sgd_step(rate, momentum=rho))
     )
     error = points.std(axis=0) / np.sqrt(runs)
@@ -130,8 +129,7 @@ def test_convergence_point_of_a_simulated_federation() -> None:
     assert (np.abs(w @ optima - predicted) > 8 * error).any()
 
 
-def test_wrong_shapes_are_named() -> None:
-    with pytest.raises(ValueError, match=r"optima must have the shape \(2, d\), a row per client, but it is \(3, 1\)"):
-        theory.predicted_bias_distance(np.zeros((3, 1)), [0.5, 0.5], [0.5, 0.5])
-    with pytest.raises(ValueError, match="num_steps must be whole"):
-        theory.toy_gain([0], theory.sgd_step(0.1))
+@pytest.mark.parametrize("steps", [0, -1, 2.5, np.nan, np.inf, [3, 0]])
+def test_steps_must_be_whole_and_positive(steps: object) -> None:
+    with pytest.raises(ValueError, match="num_steps must be whole numbers of at least 1"):
+        theory.toy_gain(steps, theory.sgd_step(0.1))

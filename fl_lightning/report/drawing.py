@@ -1,15 +1,33 @@
-"""From values to places on a chart of 1000 by 1000 units that the page stretches to any size."""
+"""Drawings of 1000 by 1000 units, which the page stretches to any size: axes, strokes and words."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from fl_lightning.report.statistics import Vector
+from fl_lightning.theory.checks import Vector
 
 SIZE = 1000
+Places = list[tuple[int, int]]
+
+
+class Stroke(NamedTuple):
+    """A path of a drawing; an empty one is left out."""
+
+    kind: str  # its CSS classes
+    path: str
+
+
+class Word(NamedTuple):
+    """A text on a drawing."""
+
+    kind: str  # its CSS class
+    place: str  # its CSS position
+    text: str
 
 
 @dataclass(frozen=True)
@@ -20,18 +38,19 @@ class Scale:
     high: float
     logarithmic: bool = False
 
-    def share(self, values: Vector) -> Vector:
+    def share(self, values: npt.ArrayLike) -> Vector:
         """Return the places as shares of the axis, values outside brought to its ends.
 
-        >>> Scale(0, 2).share(np.array([0.0, 1.0, 5.0])).tolist()
+        >>> Scale(0, 2).share([0.0, 1.0, 5.0]).tolist()
         [0.0, 0.5, 1.0]
-        >>> Scale(0.01, 1, True).share(np.array([0.1])).tolist()
+        >>> Scale(0.01, 1, True).share([0.1]).tolist()
         [0.5]
         """
-        low, high, given = self.low, self.high, np.clip(values, self.low, self.high)
+        given = np.clip(np.asarray(values, dtype=np.float64), self.low, self.high)
         if self.logarithmic:
-            low, high, given = math.log10(low), math.log10(high), np.log10(given)
-        return np.asarray((given - low) / ((high - low) or 1.0), dtype=np.float64)
+            low = math.log10(self.low)
+            return np.asarray((np.log10(given) - low) / ((math.log10(self.high) - low) or 1.0), dtype=np.float64)
+        return np.asarray((given - self.low) / ((self.high - self.low) or 1.0), dtype=np.float64)
 
     def ticks(self, wanted: int = 5) -> list[float]:
         """Return round values along the axis.
@@ -53,6 +72,49 @@ class Scale:
         size = min((factor * unit for factor in (1, 2, 5, 10)), key=lambda size: abs(math.log(size / raw)))
         first, last = math.ceil(self.low / size - 1e-9), math.floor(self.high / size + 1e-9)
         return [round(index * size, 12) for index in range(first, last + 1)]
+
+    def words(self, kind: str, side: str, texts: dict[float, str], digits: int = 2) -> list[Word]:
+        """Return texts at values of this axis; ``side`` says from where it counts, ``left`` or ``top``.
+
+        >>> Scale(0, 4).words("yt", "top", {1.0: "one"})
+        [Word(kind='yt', place='top:75.00%', text='one')]
+        """
+        shares = self.share(list(texts))
+        places = (1 - shares if side == "top" else shares) * 100
+        return [
+            Word(kind, f"{side}:{place:.{digits}f}%", text) for place, text in zip(places, texts.values(), strict=True)
+        ]
+
+    def tick_words(self, kind: str, side: str, wanted: int, digits: int = 2) -> list[Word]:
+        """Return the numbers along the axis."""
+        return self.words(kind, side, {tick: tick_label(tick) for tick in self.ticks(wanted)}, digits)
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Two axes, and what is drawn between them; y grows upwards."""
+
+    x: Scale
+    y: Scale
+
+    def points(self, xs: npt.ArrayLike, ys: npt.ArrayLike) -> Places:
+        """Return the places of points."""
+        across = np.rint(self.x.share(xs) * SIZE).astype(int)
+        down = np.rint((1 - self.y.share(ys)) * SIZE).astype(int)
+        return list(zip(across.tolist(), down.tolist(), strict=True))
+
+    def dots(self, kind: str, xs: npt.ArrayLike, ys: npt.ArrayLike) -> Stroke:
+        """Return points as dots."""
+        return Stroke(kind, dots(self.points(xs, ys)))
+
+    def rows(self, kind: str, values: Sequence[float]) -> Stroke:
+        """Return horizontal lines at values of y."""
+        down = [place for _, place in self.points(np.zeros(len(values)), values)]
+        return Stroke(kind, "".join(f"M0 {place}h{SIZE}" for place in down))
+
+    def grid(self, wanted: int = 5) -> Stroke:
+        """Return the horizontal lines at the ticks."""
+        return self.rows("grid", self.y.ticks(wanted))
 
 
 def nice_top(value: float) -> float:
@@ -83,15 +145,8 @@ def tick_label(value: float) -> str:
     return f"{value:g}".replace("-", "−")
 
 
-def points(x: Scale, y: Scale, xs: Vector, ys: Vector) -> list[tuple[int, int]]:
-    """Return the places of points; y grows upwards."""
-    across = np.rint(x.share(xs) * SIZE).astype(int)
-    down = np.rint((1 - y.share(ys)) * SIZE).astype(int)
-    return list(zip(across.tolist(), down.tolist(), strict=True))
-
-
-def line(places: Sequence[tuple[int, int]]) -> str:
-    """Return the path through points, each told by its step from the one before.
+def line(places: Places) -> str:
+    """Return the path through points, each given by its step from the one before.
 
     >>> line([(0, 10), (5, 8), (9, 8)])
     'M0 10l5-2 4 0'
@@ -105,32 +160,10 @@ def line(places: Sequence[tuple[int, int]]) -> str:
     return f"M{places[0][0]} {places[0][1]}" + (f"l{text}" if text else "h0")
 
 
-def dots(places: Sequence[tuple[int, int]]) -> str:
+def dots(places: Places) -> str:
     """Return a path of lines of no length, which round caps draw as dots that stretching leaves round.
 
     >>> dots([(1, 2), (3, 4)])
     'M1 2h0M3 4h0'
     """
     return "".join(f"M{x} {y}h0" for x, y in places)
-
-
-def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move labels apart so that none overlap, each as near to its place as their order allows.
-
-    >>> apart([10, 11, 50], 5, 0, 100)
-    [8.0, 13.0, 50.0]
-    """
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    blocks: list[tuple[float, int]] = []  # centre of the block, labels in it
-    for index in order:
-        blocks.append((wanted[index], 1))
-        while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < gap * (blocks[-1][1] + blocks[-2][1]) / 2:
-            (upper, n), (lower, m) = blocks[-2], blocks[-1]
-            blocks[-2:] = [((upper * n + lower * m) / (n + m), n + m)]
-    placed = [centre + gap * (position - (size - 1) / 2) for centre, size in blocks for position in range(size)]
-    placed = [max(place, low + gap * position) for position, place in enumerate(placed)]
-    placed = [min(place, high - gap * (len(placed) - 1 - position)) for position, place in enumerate(placed)]
-    result = [0.0] * len(wanted)
-    for place, index in zip(placed, order, strict=True):
-        result[index] = float(round(place, 2))
-    return result
