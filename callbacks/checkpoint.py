@@ -1,6 +1,5 @@
 """RoundCheckpoint: one file from which a run resumes as if it had never stopped."""
 
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +9,13 @@ from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.loop.snapshot import snapshot
-from fl_lightning.runs.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
+from fl_lightning.output import sync_folder
+from fl_lightning.runs.storage import checkpoint_name, checkpoints, write_checkpoint
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
 
-_NAME = re.compile(r"round_(\d+)\.ckpt")
 _SHARE_OF_TIME = 0.02  # of a run that saving may take
 
 
@@ -47,7 +46,10 @@ class RoundCheckpoint(Callback):
                 raise ValueError(f"{name}={value} must be at least 1")
         if not 0 <= min_seconds < float("inf"):
             raise ValueError(f"min_seconds={min_seconds} must be a number of seconds, 0 or more")
-        self.folder, self.every_n_rounds, self.min_seconds, self.keep = Path(folder), every_n_rounds, min_seconds, keep
+        self.folder = Path(folder)
+        self.every_n_rounds = every_n_rounds
+        self.min_seconds = min_seconds
+        self.keep = keep
         self.about = about or {}
         self._next_save = 0.0
 
@@ -84,7 +86,7 @@ class RoundCheckpoint(Callback):
         began = time.monotonic()
         loop.call("on_federation_save")
         write_checkpoint(
-            self.folder / f"round_{loop.round_index:08d}.ckpt",
+            self.folder / checkpoint_name(loop.round_index),
             {**self.about, "finished": finished, "loop": snapshot(loop)},
         )
         for _, path in checkpoints(self.folder)[: -self.keep]:
@@ -93,33 +95,3 @@ class RoundCheckpoint(Callback):
         loop.call("on_federation_saved")
         now = time.monotonic()
         self._next_save = now + max(self.min_seconds, (now - began) / _SHARE_OF_TIME) if self.min_seconds else 0.0
-
-
-def checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Return the checkpoints in a folder with their rounds, oldest first."""
-    found = ((_NAME.fullmatch(path.name), path) for path in folder.glob("round_*.ckpt"))
-    return sorted((int(match[1]), path) for match, path in found if match)
-
-
-def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the newest checkpoint that is not damaged, and what is wrong with those after it.
-
-    Raises:
-        DamagedFileError: If there are checkpoints, but all of them are damaged.
-    """
-    complaints: list[str] = []
-    for _, path in reversed(checkpoints(folder)):
-        checkpoint, complaint = _attempt(path)
-        if checkpoint is not None:
-            return checkpoint, complaints
-        complaints.append(complaint)
-    if complaints:
-        raise DamagedFileError("; ".join(complaints) + ": no checkpoint before it is left, --resume never starts anew")
-    return None, []
-
-
-def _attempt(path: Path) -> tuple[dict[str, Any] | None, str]:
-    try:
-        return read_checkpoint(path), ""
-    except (DamagedFileError, OSError) as error:
-        return None, str(error)

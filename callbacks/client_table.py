@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_lightning.runs.storage import write_durably
+from fl_lightning.output import write_durably
 
 MAX_ROWS = 100_000  # clients with a row each in the CSV file; beyond that it has one for each group
 GROUPS = 1_000

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
 from fl_lightning.callbacks.trainer import refuse_trainer
-from fl_lightning.runs.storage import write_durably
+from fl_lightning.output import write_durably
 from fl_lightning.system.deliveries import FILE, as_table, read_deliveries
 from fl_lightning.types import RoundResult
 

@@ -8,8 +8,8 @@ import os
 from itertools import islice, zip_longest
 from pathlib import Path
 
+from fl_lightning.output import write_durably
 from fl_lightning.parts.memory import Remembers
-from fl_lightning.runs.storage import write_durably
 
 
 class MetricsFile(Remembers):
@@ -60,7 +60,7 @@ class MetricsFile(Remembers):
                 f"{self.path} does not have the rounds 1 to {num_rounds} that come before the checkpoint: {again}"
             )
         wanted, width = self._wanted, len(self.columns)
-        if not wanted:  # a checkpoint of a version that did not store it
+        if not wanted:  # the checkpoint knows no such file
             self.columns = header
             return rows
         if header[:width] != self.columns:

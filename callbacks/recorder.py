@@ -15,9 +15,9 @@ from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES, write_clie
 from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.loop.results import MONITOR, Mode, averaged_name
-from fl_lightning.parts.memory import Remembers
+from fl_lightning.output import write_durably
+from fl_lightning.parts.memory import Remembers, encode
 from fl_lightning.runs.identity import installed_versions
-from fl_lightning.runs.storage import encode, write_durably
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:
@@ -200,8 +200,7 @@ class RunRecorder(Remembers, Callback):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        unknown = {"metrics": {"columns": list(COLUMNS), "digest": ""}, "evaluations": {}}  # in earlier checkpoints
-        super().load_state_dict(unknown | state)
+        super().load_state_dict(state)
         self._began = time.perf_counter()
 
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_lightning.callbacks.checkpoint import RoundCheckpoint, checkpoints
+from fl_lightning.callbacks.checkpoint import RoundCheckpoint
 from fl_lightning.callbacks.recorder import RunRecorder
 from fl_lightning.data.federation import label_counts
 from fl_lightning.figures.diagnosis import objective_figure
 from fl_lightning.figures.partition import partition_figure
+from fl_lightning.runs.storage import checkpoints
 from fl_lightning.types import IntVector
 
 if TYPE_CHECKING:

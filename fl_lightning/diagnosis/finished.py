@@ -69,9 +69,8 @@ def _show(folder: Path, merged: dict[str, Any], trusted: list[str]) -> None:
 
 def _measured(folder: Path, algorithm: "Algorithm", num_clients: int) -> tuple[int, "Vector | None", "Algorithm"]:
     """Return the rounds that were made, the factors measured in them, and the algorithm as it was then."""
-    from fl_lightning.callbacks.checkpoint import load_latest
     from fl_lightning.runs.folder import CHECKPOINTS
-    from fl_lightning.runs.storage import DamagedFileError
+    from fl_lightning.runs.storage import DamagedFileError, load_latest
 
     try:
         checkpoint, _ = load_latest(folder / CHECKPOINTS)

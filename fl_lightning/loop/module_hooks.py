@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 
-from fl_lightning.runs.storage import encode
+from fl_lightning.parts.memory import encode
 
 
 def module_state(module: LightningModule, round_index: int) -> dict[str, Any] | None:

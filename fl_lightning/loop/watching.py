@@ -12,8 +12,8 @@ from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
+from fl_lightning.output import write_durably
 from fl_lightning.parts import memory
-from fl_lightning.runs.storage import encode, write_durably
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class TrainerView:
         loop.engine.load(loop.state)
         if self.is_global_zero:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            write_durably(Path(path), encode(_checkpoint(loop)))
+            write_durably(Path(path), memory.encode(_checkpoint(loop)))
         loop.fabric.barrier()
 
     def _remove(self, path: str) -> None:

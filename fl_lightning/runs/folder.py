@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_lightning.callbacks.checkpoint import checkpoints
 from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES
 from fl_lightning.config.compose import ConfigError
+from fl_lightning.output import write_durably
 from fl_lightning.runs import safe_yaml
 from fl_lightning.runs.locking import FolderLock
-from fl_lightning.runs.storage import is_checkpoint, write_durably
+from fl_lightning.runs.storage import checkpoints, is_checkpoint
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop

@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from fl_lightning.callbacks.checkpoint import load_latest
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.runs.differing import differences
 from fl_lightning.runs.folder import CHECKPOINTS, marker, refuse_foreign, stored_config
@@ -20,7 +19,7 @@ from fl_lightning.runs.identity import (
     other_versions,
     settings_hash,
 )
-from fl_lightning.runs.storage import DamagedFileError, read_checkpoint
+from fl_lightning.runs.storage import DamagedFileError, load_latest, read_checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,13 @@ import wandb
 
 from fl_lightning.callbacks import RoundCheckpoint, RunRecorder, WandbMetrics
 from fl_lightning.callbacks import wandb as wandb_callback
-from fl_lightning.callbacks.checkpoint import checkpoints
 from fl_lightning.callbacks.metrics_file import read_metrics
 from fl_lightning.cli.main import main
 from fl_lightning.config import compose as configs
 from fl_lightning.engine import Engine
 from fl_lightning.engine.faults import FaultPolicy, bad_rows, collect, finite_rows
-from fl_lightning.runs.storage import read_checkpoint, write_durably
+from fl_lightning.output import write_durably
+from fl_lightning.runs.storage import checkpoints, read_checkpoint
 from fl_lightning.samplers import Importance
 from fl_lightning.types import ModelState, Updates
 from stored_runs import arguments, make_run

@@ -163,12 +163,6 @@ def test_what_does_not_fit_is_refused(value, present, said):
         there_and_back(value, present)
 
 
-def test_arrays_of_checkpoints_without_marks_are_read():
-    part = Part(np.zeros(2))
-    part.load_state_dict({"_value": torch.ones(2, dtype=torch.float64)})
-    assert same(part._value, np.ones(2))
-
-
 def test_the_memory_of_another_part_is_refused():
     weights = torch.zeros(3)
     larger, smaller, none = EchoedInnovations(), PostponedBroadcast(), AnonymousMean()

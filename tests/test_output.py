@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fl_lightning.cli.main import main
-from fl_lightning.output import forgiving, forgiving_output
+from fl_lightning.output import forgiving, forgiving_output, sync_folder, write_durably
 from stored_runs import arguments
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Broken(io.StringIO):
@@ -71,3 +71,19 @@ def test_the_streams_are_put_back(capsys):
         assert (sys.stdout, sys.stderr) != before
     assert (sys.stdout, sys.stderr) == before
     assert capsys.readouterr().out == "seen\n"
+
+
+def test_no_folder_is_opened_on_windows(tmp_path, monkeypatch):
+    """Windows refuses to open a folder, and needs no help to store its names."""
+    file = tmp_path / "file"
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OSError, match="Permission denied"):
+        sync_folder(tmp_path)
+    monkeypatch.setattr(os, "name", "nt")
+    write_durably(file, b"content")
+    monkeypatch.undo()
+    assert file.read_bytes() == b"content"
