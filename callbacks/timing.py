@@ -38,13 +38,6 @@ class ComputationTime(Remembers, Callback):
         self.spent, self.wall_time = Spent(), 0.0
         self._resumed_at = time.perf_counter()
 
-    @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if "spent" not in state:  # an earlier checkpoint, which counted no bytes
-            counted = {name: value for name, value in state.items() if name != "wall_time"}
-            state = {"spent": Spent().state_dict() | counted, "wall_time": state["wall_time"]}
-        super().load_state_dict(state)
-
     @property
     def local_steps(self) -> int:
         """Local steps so far."""
