@@ -11,13 +11,14 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from typing_extensions import override
 
-from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES, write_client_table
-from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
+from fl_lightning.callbacks.client_table import write_client_table
+from fl_lightning.callbacks.metrics_file import MetricsFile
 from fl_lightning.callbacks.trainer import refuse_trainer
 from fl_lightning.loop.results import MONITOR, Mode, averaged_name
 from fl_lightning.output import write_durably
 from fl_lightning.parts.memory import Remembers, encode
 from fl_lightning.runs.identity import installed_versions
+from fl_lightning.runs.records import CLIENTS, EVERYBODY, FINAL_FILES, METRICS, MODEL, QUANTILES, read_rounds
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ COLUMNS = (
 )
 _SUMS = ("expected_draws", "draws", "deliveries", "effective_weight", "num_steps", "failure_rate", "rejected")
 _COSTS = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes", "downlink_bytes")
-# In the order of writing: with the last, a run is finished.
-FINAL_FILES = ("clients.csv", "model_last.ckpt", "model.ckpt", "summary.json")
 
 
 class RunRecorder(Remembers, Callback):
@@ -72,7 +71,7 @@ class RunRecorder(Remembers, Callback):
     ) -> None:
         self.run_dir = Path(run_dir)
         self.target_accuracy, self.labels = target_accuracy, labels or {}
-        self._metrics = MetricsFile(self.run_dir / "metrics.csv", COLUMNS)
+        self._metrics = MetricsFile(self.run_dir / METRICS, COLUMNS)
         self._class_accuracy: list[float] = []
         self._clients: dict[str, torch.Tensor] = {}
         self._evaluations: dict[str, torch.Tensor] = {}  # the last of each client, by the metric's name
@@ -137,7 +136,7 @@ class RunRecorder(Remembers, Callback):
             return
         averaged = loop.averaging.state
         for name in FINAL_FILES:
-            if name == "model.ckpt" and averaged is not None:
+            if name == MODEL and averaged is not None:
                 loop.engine.load(averaged)
             self.write(name, loop, loop.round_index, loop.module)
         loop.engine.load(loop.state)
@@ -151,7 +150,7 @@ class RunRecorder(Remembers, Callback):
             num_rounds: The rounds that were made.
             module: The final model.
         """
-        if name == "clients.csv":
+        if name == CLIENTS:
             write_client_table(self.run_dir / name, self.client_columns(num_rounds))
         elif name.startswith("model"):
             save_weights(module, self.run_dir / name)
@@ -159,7 +158,7 @@ class RunRecorder(Remembers, Callback):
             write_durably(self.run_dir / name, (json.dumps(self._summary(loop), indent=2) + "\n").encode())
 
     def _summary(self, loop: "FederatedLoop") -> dict[str, Any]:
-        rows = read_metrics(self.path)
+        rows = read_rounds(self.path)
         return {
             **summarise(rows, self.target_accuracy, loop.monitor, loop.mode),
             **{name: rows[-1][name] for name in ("epsilon", "delta") if rows and name in rows[-1]},

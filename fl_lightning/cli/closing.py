@@ -1,6 +1,5 @@
 """The last lines of a run: which objective it optimised, what it reached, and what to type next."""
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from fl_lightning.config import compose as configs
 from fl_lightning.diagnosis.dry_run import Algorithm, System, typical_rounds
 from fl_lightning.diagnosis.objective import CONSISTENT, diagnose, neglected, number_ranges
 from fl_lightning.engine.batches import steps_per_epoch
+from fl_lightning.runs.records import read_clients, read_summary
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.system.defaults import fedavg_sampling
 from fl_lightning.types import Vector
@@ -40,10 +40,9 @@ def closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str])
 
 
 def _objective(loop: "FederatedLoop", run_dir: Path) -> str:
-    table = np.genfromtxt(run_dir / "clients.csv", delimiter=",", names=True)
-    weights, own = (np.atleast_1d(table[name]) for name in ("weight", "effective_weight"))
-    fedavg = fedavg_objective(loop, np.atleast_1d(table["size"]).astype(np.int64), weights)
-    return objective_line(weights, fedavg, own)
+    table = read_clients(run_dir)
+    fedavg = fedavg_objective(loop, table["size"].astype(np.int64), table["weight"])
+    return objective_line(table["weight"], fedavg, table["effective_weight"])
 
 
 def fedavg_objective(loop: "FederatedLoop", sizes: Any, weights: Vector) -> Vector:
@@ -82,17 +81,16 @@ def objective_line(weights: Vector, fedavg: Vector, own: Vector) -> str:
 
 
 def _reached(run_dir: Path) -> str:
-    summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-    monitor = str(summary.get("monitor", "test_accuracy"))
-    name = monitor.removeprefix("test_")
-    number = sum(1 for index in range(1, summary["rounds"] + 1) if index > 0.8 * summary["rounds"])
+    summary = read_summary(run_dir)
+    number = sum(1 for index in range(1, summary.rounds + 1) if index > 0.8 * summary.rounds)
     last = f"mean of the last {number} rounds" if number > 1 else "last round"
-    parts = [f"{monitor.replace('_', ' ')} {summary[f'last_{name}']:.4g} ({last}), best {summary[f'best_{name}']:.4g}"]
-    if summary.get(f"averaged_{name}") is not None:
-        parts[0] += f", averaged model {summary[f'averaged_{name}']:.4g}"
-    target, needed = summary.get(f"target_{name}"), summary.get("rounds_to_target")
-    if target is not None:
-        parts.append(f"target {target:g} {'not reached' if needed is None else f'after round {needed}'}")
+    monitor = (summary.monitor or "test_accuracy").replace("_", " ")
+    parts = [f"{monitor} {summary.last:.4g} ({last}), best {summary.best:.4g}"]
+    if summary.averaged is not None:
+        parts[0] += f", averaged model {summary.averaged:.4g}"
+    if summary.target is not None:
+        needed = summary.rounds_to_target
+        parts.append(f"target {summary.target:g} {'not reached' if needed is None else f'after round {needed}'}")
     return f"reached: {'; '.join(parts)}; files in {run_dir}"
 
 

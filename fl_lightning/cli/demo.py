@@ -1,9 +1,7 @@
 """``fl-lightning demo``: what FedAvg would optimise on the digits, and FedAvg against FedACS at equal computation."""
 
 import contextlib
-import csv
 import io
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +27,12 @@ class Curve:
     name: str
     steps: list[float]  # local steps so far, at each evaluation
     accuracy: list[float]
-    class_accuracy: list[float]
+    class_accuracy: tuple[float, ...]
 
     def mean_before(self, budget: float) -> float:
         """Return the mean accuracy over the last fifth of a number of local steps.
 
-        >>> Curve(name="x", steps=[1, 8, 9, 20], accuracy=[0.1, 0.4, 0.6, 0.9], class_accuracy=[]).mean_before(10)
+        >>> Curve(name="x", steps=[1, 8, 9, 20], accuracy=[0.1, 0.4, 0.6, 0.9], class_accuracy=()).mean_before(10)
         0.6
         """
         pairs = zip(self.steps, self.accuracy, strict=True)
@@ -91,7 +89,10 @@ def _diagnosed(diagnose: Any, merged: dict[str, Any], overrides: list[str]) -> t
 
 def _train(name: str, rounds: int, out: Path, seed: int, overrides: list[str]) -> Curve:
     """Train one of the two, or take what is there from before."""
+    import numpy as np
+
     from fl_lightning.config import building
+    from fl_lightning.runs import reading
 
     print(f"training {name}: {rounds} rounds", file=sys.stderr, flush=True)
     settings = [*overrides, "--loop.rounds", str(rounds), "--seed", str(seed), "--logger", "none"]
@@ -99,14 +100,14 @@ def _train(name: str, rounds: int, out: Path, seed: int, overrides: list[str]) -
     parsed.run_dir = str(out / name / f"seed_{seed}")
     run = building.build(parsed, f"digits_{name}")
     run.execute("auto")
-    with (run.run_dir / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["test_accuracy"]]
-    summary = json.loads((run.run_dir / "summary.json").read_text(encoding="utf-8"))
+    finished = reading.load(run.run_dir)
+    accuracy = finished.metrics["test_accuracy"]
+    evaluated = ~np.isnan(accuracy)
     return Curve(
         name=name,
-        steps=[float(row["local_steps"]) for row in rows],
-        accuracy=[float(row["test_accuracy"]) for row in rows],
-        class_accuracy=summary["per_class_accuracy"],
+        steps=finished.metrics["local_steps"][evaluated].tolist(),
+        accuracy=accuracy[evaluated].tolist(),
+        class_accuracy=finished.summary.per_class_accuracy,
     )
 
 

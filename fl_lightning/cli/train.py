@@ -1,14 +1,13 @@
 """``fl-lightning train``: from a configuration to a finished run."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from fl_lightning.cli.layout import listed, width, wrapped
 from fl_lightning.cli.waiting import loading
 from fl_lightning.config import catalogue, early
 from fl_lightning.config import compose as configs
-from fl_lightning.runs import naming as folders
+from fl_lightning.runs import identity
 
 
 def _help() -> str:
@@ -107,7 +106,7 @@ def _choose_folder(
     building: Any, settings: Any, merged: dict[str, Any], overrides: list[str], names: list[str], resume: str
 ) -> None:
     """Give a run without ``--run_dir`` a folder of its own."""
-    from fl_lightning.runs.differing import apart
+    from fl_lightning.runs.records import stored_config
     from fl_lightning.runs.resuming import folder_of
 
     given = folder_of(resume, settings.run_dir)
@@ -115,9 +114,11 @@ def _choose_folder(
         settings.run_dir = str(given)
     if settings.run_dir is not None:
         return
-    changed = folders.changed_settings(merged, settings.as_dict(), list(early.settings(overrides)))
-    folder = Path(folders.run_folder(configs.run_name(names), changed, settings.seed))
-    settings.run_dir = str(folder if resume != "auto" else apart(folder, building.dump(settings)))
+    changed = identity.changed_settings(merged, settings.as_dict(), list(early.settings(overrides)))
+    folder = identity.run_folder(configs.run_name(names), changed, settings.seed)
+    settings.run_dir = str(
+        folder if resume != "auto" else identity.apart(folder, stored_config(folder), building.dump(settings))
+    )
 
 
 def _run(building: Any, settings: Any, names: list[str], resume: str) -> int:
@@ -125,7 +126,7 @@ def _run(building: Any, settings: Any, names: list[str], resume: str) -> int:
     from fl_lightning.runs.interruption import interruptible
 
     run = building.build(settings, configs.run_name(names))
-    with interruptible(run) as interruption:
+    with interruptible(run.pause) as interruption:
         outcome = run.execute(resume)
     is_first = run.loop.fabric.global_rank == 0
     if outcome is building.Outcome.PAUSED:

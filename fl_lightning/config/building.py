@@ -5,7 +5,7 @@ import io
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks import RoundCheckpoint, RoundProgress
+from fl_lightning.callbacks import RoundCheckpoint, RoundProgress, RunRecorder
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.config.default_callbacks import with_defaults
 from fl_lightning.config.loggers import LOGGERS, make_loggers, wanted_loggers
@@ -27,9 +27,11 @@ from fl_lightning.data import ValidationSplit
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.parts.protocols import Federation
-from fl_lightning.runs.folder import CHECKPOINTS, RunFolder
+from fl_lightning.runs.folder import RunFolder
+from fl_lightning.runs.identity import about
 from fl_lightning.runs.rebuilding import rebuild
-from fl_lightning.runs.resuming import Beginning, about, begin, shared
+from fl_lightning.runs.records import CHECKPOINTS
+from fl_lightning.runs.resuming import Beginning, begin, shared
 from fl_lightning.seeding import Purpose, client_seed
 
 _LOST_PROCESS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")  # in what the backends say
@@ -52,7 +54,12 @@ class Run:
     data: DataSource
     run_dir: Path
     config: str  # complete, as YAML
-    starting: bool = True  # whether there is nothing to save yet, so that a signal may end it at once
+    _starting: bool = field(default=True, init=False)  # there is nothing to save yet
+
+    def pause(self) -> bool:
+        """Ask for a pause after this round, and return whether there will be one; a signal handler may call this."""
+        self.loop.interrupted = not self._starting
+        return not self._starting
 
     def execute(self, resume: str = "never") -> Outcome:
         """Load the data, train, and leave the outputs in the run's folder.
@@ -70,13 +77,14 @@ class Run:
         try:
             beginning = shared(fabric, decide)
             if beginning.finished and fabric.global_rank == 0:
-                notes = rebuild(self, beginning.stored)
+                recorder = next(each for each in self.loop.callbacks if isinstance(each, RunRecorder))
+                notes = rebuild(recorder, self.loop, self.module, beginning.stored)
                 beginning = replace(beginning, notes=[*beginning.notes, *notes])
             self._say(*beginning.notes)
             if beginning.finished:
                 return Outcome.KEPT
             federation = self.data.load(self.loop.seed)
-            self.starting = False
+            self._starting = False
             if fabric.global_rank == 0:
                 self._prepare(folder, beginning)
             self._train(federation, beginning.checkpoint)

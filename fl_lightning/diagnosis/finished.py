@@ -69,7 +69,7 @@ def _show(folder: Path, merged: dict[str, Any], trusted: list[str]) -> None:
 
 def _measured(folder: Path, algorithm: "Algorithm", num_clients: int) -> tuple[int, "Vector | None", "Algorithm"]:
     """Return the rounds that were made, the factors measured in them, and the algorithm as it was then."""
-    from fl_lightning.runs.folder import CHECKPOINTS
+    from fl_lightning.runs.records import CHECKPOINTS
     from fl_lightning.runs.storage import DamagedFileError, load_latest
 
     try:

@@ -8,8 +8,7 @@ from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.config.nearest import suggestion
 from fl_lightning.runs import safe_yaml
-from fl_lightning.runs.identity import is_free
-from fl_lightning.runs.naming import in_words
+from fl_lightning.runs.identity import in_words, is_free
 
 _BUDGETS = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes", "downlink_bytes")
 _OURS = ("--seed", "--run_dir", "--print_config", "--config", "--resume")

@@ -18,7 +18,7 @@ from typing import Any
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.jobs.jobs import Job
 from fl_lightning.runs import safe_yaml
-from fl_lightning.runs.naming import in_words
+from fl_lightning.runs.identity import in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,14 +148,14 @@ def scores(jobs: Sequence[Job], axes: Sequence[Axis]) -> dict[str, list[Score]]:
 
 
 def _score(settings: tuple[tuple[str, str], ...], folders: Sequence[Path]) -> Score:
+    from fl_lightning.runs.records import read_summary  # numpy
+
     try:
-        found = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in folders]
-        monitor, mode = str(found[0]["monitor"]), str(found[0]["mode"])
-        name = monitor.removeprefix("test_")
-        value = mean(float(summary[f"last_{name}"]) for summary in found)
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        found = [read_summary(folder) for folder in folders]
+        value = mean(math.nan if summary.last is None else summary.last for summary in found)
+    except (OSError, ValueError):
         return Score(settings=settings, mean=math.nan)
-    return Score(settings=settings, mean=value, maximised=mode != "min", name=name)
+    return Score(settings=settings, mean=value, maximised=found[0].mode != "min", name=found[0].metric)
 
 
 def best(several: Sequence[Score]) -> Score | None:

@@ -29,7 +29,7 @@ def is_maximised(metric: str, runs: Sequence[Run] = ()) -> bool:
     >>> is_maximised("val_accuracy"), is_maximised("test_loss")
     (True, False)
     """
-    said = {run.summary.get("mode") for run in runs if run.summary.get("monitor") == metric} & {"max", "min"}
+    said = {run.summary.mode for run in runs if run.summary.monitor == metric} & {"max", "min"}
     return said == {"max"} if len(said) == 1 else metric.endswith("accuracy")
 
 
@@ -47,9 +47,8 @@ class Entry:
     @property
     def epsilon(self) -> float:
         """Epsilon of a private run, the largest of all seeds; NaN where a run is not private."""
-        known = [run.summary.get("epsilon") for run in self.runs]
-        told = [float(value) for value in known if isinstance(value, int | float)]
-        return max(told) if len(told) == len(known) else math.nan
+        known = [run.summary.epsilon for run in self.runs if run.summary.epsilon is not None]
+        return max(known) if len(known) == len(self.runs) else math.nan
 
     def best(self, metric: str) -> dict[int, float]:
         """Return the best value of each seed."""
@@ -95,8 +94,7 @@ class Entry:
     @cached_property
     def class_accuracy(self) -> Vector:
         """Final accuracy of each class, averaged over the seeds."""
-        rows = [run.summary.get("per_class_accuracy") or [] for run in self.runs]
-        rows = [row for row in rows if row]
+        rows = [run.summary.per_class_accuracy for run in self.runs if run.summary.per_class_accuracy]
         return np.mean(rows, axis=0) if rows and len({len(row) for row in rows}) == 1 else np.empty(0)
 
 
@@ -257,8 +255,8 @@ def default_targets(entries: Sequence[Entry]) -> tuple[float, ...]:
 
     The second one is chosen by all algorithms together, not by the reference, and keeps the table from being empty.
     """
-    configured = {run.summary.get("target_accuracy") for entry in entries for run in entry.runs}
-    targets = sorted(float(value) for value in configured if isinstance(value, (int, float)))
+    summaries = [run.summary for entry in entries for run in entry.runs]
+    targets = sorted({each.target for each in summaries if each.target is not None and each.metric == "accuracy"})
     limit = targets[0] if targets else 1.0
     for step in range(9, 0, -1):
         lower = step / 10
@@ -277,7 +275,7 @@ def compare(runs: Sequence[Run], reference: str = "fedacs", targets: Sequence[fl
     if not runs:
         raise ValueError("there is no finished run to report")
     entries = grouped(runs)
-    names = [str(name) for name in dict.fromkeys(run.summary.get("monitor") for run in runs) if name]
+    names = [name for name in dict.fromkeys(run.summary.monitor for run in runs) if name]
     wanted = list(dict.fromkeys([*(names if len(names) == 1 else []), *METRICS]))
     metric = next((name for name in wanted if all(not math.isnan(_last(run.metrics.get(name))) for run in runs)), None)
     if metric is None:

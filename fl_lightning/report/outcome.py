@@ -52,7 +52,7 @@ def _has(compared: "Comparison", axis: str) -> bool:
 def _row(compared: "Comparison", entry: "Entry", target: float | None, axes: list[str]) -> list[str]:
     from fl_lightning.report.statistics import spread
 
-    values = spread([_last(run.summary, compared.metric) for run in entry.runs])
+    values = spread(list(entry.late(compared.metric).values()))
     deviation = "" if math.isnan(values.deviation) else f" ± {values.deviation:.3f}"
     cells = [entry.name, f"{values.mean:.3f}{deviation}"]
     if target is None or not axes:
@@ -60,9 +60,3 @@ def _row(compared: "Comparison", entry: "Entry", target: float | None, axes: lis
     spent = {axis: [value for value in entry.reached(target, axis).values() if value is not None] for axis in axes}
     means = [f"{sum(known) / len(known):,.0f}" if known else "-" for known in spent.values()]
     return [*cells, f"{len(spent[axes[0]])}/{len(entry.runs)}", *means]
-
-
-def _last(summary: dict[str, Any], metric: str) -> float:
-    name = metric.removeprefix("test_")
-    value = summary.get(f"last_{name}", summary.get(f"final_{name}"))
-    return float(value) if isinstance(value, int | float) else math.nan

@@ -124,21 +124,21 @@ def _run_row(comparison: Comparison, entry: Entry) -> _RunRow:
         for key, values in comparison.differences.items()
         if values[entry.name] is not None and (entry is reference or values[entry.name] != values[reference.name])
     ]
-    seconds = [float(run.summary.get("seconds") or math.nan) for run in entry.runs]
+    seconds = [run.summary.seconds or math.nan for run in entry.runs]
     return _RunRow(
         name=entry.name,
         settings=settings,
         seeds=[run.seed for run in entry.runs],
         rounds=max(len(run.metrics["round"]) for run in entry.runs),
         seconds=sum(seconds) / len(seconds),
-        rejected=_rejected([run.summary for run in entry.runs]),
+        rejected=sum(run.summary.rejected_updates for run in entry.runs),
     )
 
 
 def what_ran(comparison: Comparison, problems: Sequence[Problem]) -> Markup:
     """Return settings that differ, seconds, versions, what was rejected and what was left out."""
     rows = [_run_row(comparison, entry) for entry in comparison.entries]
-    versions = {tuple(sorted((run.summary.get("versions") or {}).items())) for run in comparison.runs}
+    versions = {tuple(sorted(run.summary.versions.items())) for run in comparison.runs}
     return render(
         "what_ran",
         {
@@ -155,16 +155,6 @@ def what_ran(comparison: Comparison, problems: Sequence[Problem]) -> Markup:
 def _shown(value: Any) -> str:
     text = value.removeprefix("fl_lightning.") if isinstance(value, str) else str(value)
     return text if len(text) <= 120 else text[:117] + "..."
-
-
-def _rejected(summaries: Sequence[dict[str, Any]]) -> int:
-    """Return how many updates the runs rejected, by whatever name their summaries count them."""
-    return sum(
-        int(value)
-        for s in summaries
-        for key, value in s.items()
-        if "rejected" in key and isinstance(value, (int, float))
-    )
 
 
 @dataclass(frozen=True)
