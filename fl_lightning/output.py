@@ -1,6 +1,7 @@
 """What a program writes: files that are complete or not there, and standard streams that never end a run."""
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -136,3 +137,30 @@ def _open_standard_files() -> None:
             os.fstat(number)
         except OSError:  # noqa: PERF203
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+
+
+@contextlib.contextmanager
+def loading(what: str = "PyTorch and Lightning") -> Iterator[None]:
+    """Say what is being loaded, unless it is there already; in a terminal the line goes away afterwards."""
+    if "torch" in sys.modules or os.environ.get("LOCAL_RANK", "0") != "0":  # the first process speaks for all
+        yield
+        return
+    in_terminal = sys.stderr.isatty()
+    print(f"loading {what} ...", end="" if in_terminal else "\n", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if in_terminal:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def only_planning() -> Iterator[None]:
+    """Keep warnings about training back while rounds are planned that nobody trains."""
+    logger = logging.getLogger("fl_lightning")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

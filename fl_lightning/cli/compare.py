@@ -3,6 +3,7 @@
 import argparse
 import os
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,6 @@ from fl_lightning.jobs.tuning import (
     table,
     trials,
 )
-from fl_lightning.report.outcome import print_outcome
 
 if TYPE_CHECKING:
     from fl_lightning.cli.progress import ComparisonProgress
@@ -114,18 +114,32 @@ def main(arguments: list[str]) -> int:
             failed = _execute(tried, tuning_folder, options.ray, num_jobs, threads, project).failures
             planned = _at_their_best(planned, tried, axes, folder)
         progress = _execute(planned, folder, options.ray, num_jobs, threads, project)
-    if not options.no_report and progress.finished + progress.kept:
-        from fl_lightning.cli import report
-
-        report.main([str(folder), "--project", project])
     if progress.finished + progress.kept:
-        print_outcome(folder)
+        _conclude(folder, None if options.no_report else project)
     if tried:
         print(how_tuned(options.grid, options.validation_share, options.tuning_seeds, folder))
     failed = [*failed, *progress.failures]
     if not failed:
         return 0
     return 2 if all(event.known for event in failed) else 1
+
+
+def _conclude(folder: Path, project: str | None) -> None:
+    """Report all runs below the folder where a project is given, and show the table of what they reached."""
+    from rich.console import Console
+
+    from fl_lightning.cli.report import publish, warn
+    from fl_lightning.report.outcome import load, outcome_table
+
+    try:
+        outcome = load([folder], warn if project else lambda text: None)
+    except ValueError:  # nothing to compare
+        if project:
+            raise
+        return
+    if project:
+        publish(outcome, folder / "report", project if outcome.logged else None)
+    Console(width=None if sys.stdout.isatty() else 100).print(outcome_table(outcome.comparison))
 
 
 def _execute(

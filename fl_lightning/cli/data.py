@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.waiting import loading
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
+from fl_lightning.output import loading
 
 _FETCHABLE = ("mnist", "cifar10")
 _MOST_ROWS = 50

@@ -1,16 +1,14 @@
 """``fl-lightning demo``: what FedAvg would optimise on the digits, and FedAvg against FedACS at equal computation."""
 
-import contextlib
-import io
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.waiting import loading
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
+from fl_lightning.output import loading
 
 if TYPE_CHECKING:
     from fl_lightning.diagnosis.objective import Diagnosis
@@ -59,10 +57,10 @@ def main(arguments: list[str]) -> int:
     with loading():
         from rich.console import Console
 
-        from fl_lightning.cli import diagnose  # heavy: torch, lightning
+        import fl_lightning.diagnosis.systems  # noqa: F401  heavy: torch, lightning
     out = Path(options.out)
     console = Console(highlight=False)
-    found, advice = _diagnosed(diagnose, merged, overrides)
+    found, advice = _diagnosed(merged, overrides)
     console.print("[bold]Before anybody trains[/]", *(f"  {line}" for line in advice), "", sep="\n")
     rounds = {each.name: max(1, round(options.rounds * found[0].work / each.work)) for each in found}
     curves = [_train(each.name, rounds[each.name], out, options.seed, overrides) for each in found]
@@ -75,15 +73,16 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _diagnosed(diagnose: Any, merged: dict[str, Any], overrides: list[str]) -> tuple[list["Diagnosis"], list[str]]:
+def _diagnosed(merged: dict[str, Any], overrides: list[str]) -> tuple[list["Diagnosis"], list[str]]:
     """Return what both would optimise, and the same in words."""
     from fl_lightning.config import algorithms as parts
     from fl_lightning.diagnosis.objective import recommend
+    from fl_lightning.diagnosis.systems import diagnosed, system_of_config
     from fl_lightning.diagnosis.words import advice
 
     outer, inner = parts.split_overrides(overrides)
-    system, label_counts, _ = diagnose.system_of_config(merged, outer, [])
-    found, _ = diagnose.diagnoses(merged, system, list(_NAMES), inner, [])
+    system, label_counts, _ = system_of_config(merged, outer, [])
+    found, _ = diagnosed(parts.algorithms(merged, list(_NAMES), inner), system)
     return found, advice(found, recommend(found), label_counts)[:2]
 
 
@@ -157,8 +156,8 @@ def _draw(found: list["Diagnosis"], curves: list[Curve], budget: float, path: Pa
 
 def _page(out: Path) -> None:
     """Write the report of both runs and print where it is, as a link that a terminal opens."""
-    from fl_lightning.cli import report
+    from fl_lightning.cli.report import warn
+    from fl_lightning.report.outcome import load
 
-    with contextlib.redirect_stdout(io.StringIO()):
-        report.main([str(out), "--no-figures", "--logger", "none"])
+    load([out], warn).write(out / "report", figures=False)
     print(f"page: {(out / 'report' / 'index.html').resolve().as_uri()}")

@@ -2,28 +2,23 @@
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.waiting import loading, only_planning
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.config.names import names_given
-from fl_lightning.diagnosis import words
 from fl_lightning.diagnosis.given_clients import ClientTable, read_clients
+from fl_lightning.output import loading
+from fl_lightning.runs.records import CONFIG
 
 if TYPE_CHECKING:
-    from fl_lightning.diagnosis.dry_run import Algorithm, System
-    from fl_lightning.diagnosis.objective import Diagnosis
-    from fl_lightning.system import Clock
-    from fl_lightning.types import Conditions
+    from rich.console import Console
 
-_ROUNDS, _STATIC_ROUNDS = 96, 16
-_CONDITIONS_SEED = 0x5EED
+    from fl_lightning.diagnosis.dry_run import System
 
 
 def make_parser() -> OneLineParser:
@@ -48,9 +43,7 @@ def make_parser() -> OneLineParser:
 def main(arguments: list[str]) -> int:
     """Diagnose a configuration, a table of clients, or a run that has begun."""
     if arguments and not arguments[0].startswith("-"):
-        from fl_lightning.diagnosis import finished as diagnose_run
-
-        return diagnose_run.main(arguments)
+        return _diagnose_run(arguments)
     parser = make_parser()
     options, overrides = parser.parse_known_args(arguments)
     for word in overrides[:1]:
@@ -62,32 +55,76 @@ def main(arguments: list[str]) -> int:
     if options.clients_per_round is not None:
         overrides += ["--loop.sampling.clients_per_round", options.clients_per_round]
     table = read_clients(options.clients) if options.clients else None
+    _diagnose(_console(), options, merged, overrides, table)
+    return 0
+
+
+def _console() -> "Console":
+    """Load what is heavy, and return where to print."""
     with loading():
         import torch
+        from rich.console import Console
+
+        from fl_lightning.diagnosis.words import WIDE
 
     torch.set_num_threads(1)  # a handful of numbers: threads would only wait for each other
-    _diagnose(options, merged, overrides, table)
+    return Console(width=None if sys.stdout.isatty() else WIDE)
+
+
+def _diagnose_run(arguments: list[str]) -> int:
+    """Show the objective of a run as it was planned and as what it measured makes it."""
+    about = "``fl-lightning diagnose RUN``: the objective of a run that has begun, with the factors that it measured."
+    parser = OneLineParser(prog="fl-lightning diagnose", description=about, allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN", help="folder of a run with a checkpoint, finished or not")
+    parser.add_trust()
+    options = parser.parse_args(arguments)
+    folder = Path(options.run)
+    if not (folder / CONFIG).is_file():
+        raise configs.ConfigError(f"{folder} is not the folder of a run: it has no {CONFIG}")
+    merged = configs.compose([str(folder / CONFIG)])
+    early.check(merged, [], options.trust)
+    console = _console()
+    from fl_lightning.config import algorithms as parts
+    from fl_lightning.diagnosis import systems, words
+    from fl_lightning.diagnosis.objective import Recommendation
+
+    system, label_counts, notes = systems.system_of_config(merged, [], options.trust)
+    algorithm = parts.algorithm(merged, [], options.trust)
+    finished, factors, loaded = systems.measured(folder, algorithm, len(system.weights))
+    known = [(words.PLANNED, algorithm)] + ([] if factors is None else [(words.MEASURED, loaded)])
+    found, unknown = systems.diagnosed(known, system)
+    heading = f"What this run really optimises: {folder}, {len(system.weights)} clients, {finished} rounds"
+    if found:
+        console.print(words.table_of(found, unknown, heading, console.width, Recommendation(found[0], (), None)))
+    else:
+        console.print(f"{heading}\nThe objective depends on the data: the aggregator or the sampler is not linear.")
+    for line in [*notes, *words.of_run(factors, found, label_counts)]:
+        console.print(line, highlight=False)
     return 0
 
 
 def _diagnose(
-    options: argparse.Namespace, merged: dict[str, Any], overrides: list[str], table: ClientTable | None
+    console: "Console",
+    options: argparse.Namespace,
+    merged: dict[str, Any],
+    overrides: list[str],
+    table: ClientTable | None,
 ) -> None:
-    from rich.console import Console
-
     from fl_lightning.config import algorithms as parts
+    from fl_lightning.diagnosis import systems, words
     from fl_lightning.diagnosis.objective import recommend
     from fl_lightning.figures.diagnosis import diagnosis_figure
     from fl_lightning.figures.style import save
 
-    console = Console(width=None if sys.stdout.isatty() else words.WIDE)
     outer, inner = parts.split_overrides(overrides)
     outer, of_averaging = parts.split_overrides(outer, parts.AVERAGING)
     if table is not None:
-        system, label_counts, notes = _system_of_csv(table, parts.beside_clients(merged, outer, options.trust))
+        given = systems.system_of_table(table, parts.beside_clients(merged, outer, options.trust))
     else:
-        system, label_counts, notes = system_of_config(merged, outer, options.trust)
-    found, unknown = diagnoses(merged, system, names_given(options.algorithms), inner, options.trust)
+        given = systems.system_of_config(merged, outer, options.trust)
+    system, label_counts, notes = given
+    algorithms = parts.algorithms(merged, names_given(options.algorithms), inner, options.trust)
+    found, unknown = systems.diagnosed(algorithms, system)
     title = options.clients or options.config or configs.DEMO
     heading = f"What each algorithm would really optimise: {title}, {len(system.weights)} clients"
     settings = parts.averaging(merged, of_averaging, options.trust)
@@ -100,10 +137,9 @@ def _diagnose(
     console.print(words.averaged(choice), highlight=False)
     picture = Path(options.picture)
     picture.parent.mkdir(parents=True, exist_ok=True)
-    mean = [
-        np.mean([getattr(each, name) for each in system.conditions], axis=0) for name in ("num_steps", "failure_rates")
-    ]
-    save(diagnosis_figure(found, mean[0], mean[1], recommended=choice.name), picture)
+    steps = np.mean([each.num_steps for each in system.conditions], axis=0)
+    rates = np.mean([each.failure_rates for each in system.conditions], axis=0)
+    save(diagnosis_figure(found, steps, rates, recommended=choice.name), picture)
     console.print(f"picture: {picture}", highlight=False)
 
 
@@ -112,92 +148,3 @@ def _kept(settings: Any, system: "System") -> float:
     rounds, averaging = settings.rounds, settings.averaging
     step = np.mean([(system.weights * (1 - each.failure_rates)) @ each.num_steps for each in system.conditions])
     return float(averaging.variance_factor(rounds, max(0.0, 1 - system.lr * float(step)))) if averaging else 1.0
-
-
-def _system_of_csv(table: ClientTable, loop: Any) -> tuple["System", Any, list[str]]:
-    from fl_lightning.diagnosis.dry_run import System
-    from fl_lightning.system import Clock
-    from fl_lightning.types import Conditions
-
-    rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
-    conditions = [Conditions(table.num_steps, table.failure_rates)] * rounds
-    clock = _clock(loop.clock or Clock(), conditions, table.weights, 0, float("nan"))
-    return System(table.weights, conditions, loop.channel, loop.lr, clock), None, []
-
-
-def system_of_config(
-    merged: dict[str, Any], overrides: list[str], trusted: list[str]
-) -> tuple["System", Any, list[str]]:
-    """Return the clients of a configuration, how many examples of each class they have if known, and notes."""
-    from fl_lightning.config import algorithms as parts
-    from fl_lightning.data.sizes import expected_sizes
-    from fl_lightning.diagnosis.dry_run import System
-    from fl_lightning.engine.batches import steps_per_epoch
-    from fl_lightning.planning import target_weights
-    from fl_lightning.system import Clock
-
-    settings = parts.environment(merged, overrides, trusted)
-    loop, notes = settings.loop, []
-    sizes, label_counts = expected_sizes(settings.data, settings.seed)
-    if sizes is None:
-        sizes = settings.data.load(settings.seed).sizes
-        notes.append("The data was loaded, because nothing else tells how many examples each client has.")
-    epoch = steps_per_epoch(sizes, loop.batch_size)
-    conditions = [
-        loop.schedule.configure_conditions(index, epoch, settings.seed + _CONDITIONS_SEED)
-        for index in range(1, _num_rounds(len(sizes)) + 1)
-    ]
-    static = all(np.array_equal(vars(conditions[0])[name], vars(conditions[1])[name]) for name in vars(conditions[0]))
-    conditions = conditions[:_STATIC_ROUNDS] if static else conditions
-    weights = target_weights(loop.weights, sizes)
-    clock = _clock(loop.clock or Clock(), conditions, weights, settings.seed, parts.model_bytes(merged, trusted))
-    return System(weights, conditions, loop.channel, loop.lr, clock), label_counts, notes
-
-
-def _clock(clock: "Clock", conditions: list["Conditions"], weights: Any, seed: int, size: float) -> "Clock":
-    """Return a clock that knows the clients and the size of the model, NaN for unknown."""
-    from fl_lightning.system import Traffic
-    from fl_lightning.types import Profiles
-
-    def forecast() -> Any:
-        for each in conditions:
-            yield Profiles(
-                weights=weights,
-                num_steps=each.num_steps,
-                failure_rates=each.failure_rates,
-                accumulation=each.num_steps.astype(np.float64),
-            )
-
-    clock.setup(len(weights), seed, forecast, Traffic(download=size, upload=size, model=size))
-    return clock
-
-
-def _num_rounds(num_clients: int) -> int:
-    return int(np.clip(1_000_000 // num_clients, 4, _ROUNDS))
-
-
-def diagnoses(
-    merged: dict[str, Any], system: "System", names: list[str], overrides: list[str], trusted: list[str]
-) -> tuple[list["Diagnosis"], list[str]]:
-    """Return what is known of each algorithm, and the names of those whose objective depends on the data."""
-    from fl_lightning.config import algorithms as parts
-
-    return diagnosed(parts.algorithms(merged, names, overrides, trusted), system)
-
-
-def diagnosed(algorithms: Iterable[tuple[str, "Algorithm"]], system: "System") -> tuple[list["Diagnosis"], list[str]]:
-    """Return the same for algorithms that are made already, each with its name."""
-    from fl_lightning.diagnosis import dry_run
-    from fl_lightning.diagnosis.needs import needs_of
-    from fl_lightning.diagnosis.objective import diagnose
-
-    found, unknown = [], []
-    for name, algorithm in algorithms:
-        with only_planning():
-            rounds = dry_run.typical_rounds(algorithm, system)
-            needs = None if rounds is None else needs_of(algorithm, system)
-        if rounds is None:
-            unknown.append(name)
-        else:
-            found.append(diagnose(name, system.weights, rounds, needs))
-    return found, unknown

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_lightning.cli.arguments import OneLineParser
-from fl_lightning.cli.waiting import loading
 from fl_lightning.config import compose as configs
 from fl_lightning.config.names import names_given
+from fl_lightning.output import loading
 
 if TYPE_CHECKING:
     from fl_lightning.figures.simulation import Curves, Plateau, Variant

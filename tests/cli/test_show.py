@@ -11,8 +11,8 @@ from rich.console import Console
 
 from fl_lightning.cli import completion, data
 from fl_lightning.cli.main import COMMANDS, main
-from fl_lightning.cli.waiting import loading, only_planning
 from fl_lightning.config import catalogue
+from fl_lightning.output import loading, only_planning
 
 
 def test_bare_prints_help(capsys):

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks.reproduction import measures, runs
-from fl_lightning.cli import diagnose
+from fl_lightning.config import algorithms
 from fl_lightning.config import compose as configs
 from fl_lightning.diagnosis.objective import recommend
+from fl_lightning.diagnosis.systems import diagnosed, system_of_config
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 STATELESS = ("limitedfedacs", "fedacs", "workaware", "varianceoptimal", "cafednova")
@@ -26,8 +27,8 @@ def test_the_recommended_algorithm_is_first_at_equal_local_steps(reading):
     assert len(measured) >= 3, "a ranking needs algorithms"
     data, classes, _ = reading.split("_")
     merged = configs.compose([f"{data}.yaml"])
-    system, _, _ = diagnose.system_of_config(merged, ["--data.partition.assignment", classes], [])
-    found, _ = diagnose.diagnoses(merged, system, sorted(measured), [], [])
+    system, _, _ = system_of_config(merged, ["--data.partition.assignment", classes], [])
+    found, _ = diagnosed(algorithms.algorithms(merged, sorted(measured), []), system)
     choice = recommend(found, share=0.2)
     forecast = [each.name for each in choice.consistent]
     assert choice.name == max(measured, key=measured.__getitem__)
