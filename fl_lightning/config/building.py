@@ -17,7 +17,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks import RoundCheckpoint, RoundProgress, RunRecorder
+from fl_lightning.callbacks import DeliveryRecorder, RoundCheckpoint, RoundProgress, RunRecorder
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.config.default_callbacks import with_defaults
 from fl_lightning.config.loggers import LOGGERS, make_loggers, wanted_loggers
@@ -26,7 +26,7 @@ from fl_lightning.config.starting import launch
 from fl_lightning.data import ValidationSplit
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.bases import DataSource
-from fl_lightning.parts.protocols import Federation
+from fl_lightning.parts.protocols import Engine, Federation
 from fl_lightning.runs.folder import RunFolder
 from fl_lightning.runs.identity import about
 from fl_lightning.runs.rebuilding import rebuild
@@ -234,3 +234,18 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     loop = FederatedLoop(**loop_arguments, fabric=fabric, seed=settings.seed)
     data = objects.data if settings.validation is None else ValidationSplit(objects.data, settings.validation)
     return Run(loop=loop, module=objects.model, data=data, run_dir=run_dir, config=config)
+
+
+def elsewhere(run: Run, engine: Engine, data: DataSource, callbacks: Sequence[object] = ()) -> Run:
+    """Return a run whose clients train on other machines, and which records what they answered.
+
+    Args:
+        run: As it was built.
+        engine: Asks the other machines.
+        data: What is known of the data there.
+        callbacks: More of them, before the one that saves what the others know of a round.
+    """
+    place = next(i for i, each in enumerate(run.loop.callbacks) if isinstance(each, RoundCheckpoint))
+    run.loop.callbacks[place:place] = [DeliveryRecorder(str(run.run_dir)), *callbacks]
+    run.loop.engine = engine
+    return replace(run, data=data)

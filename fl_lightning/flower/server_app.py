@@ -10,7 +10,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_lightning.aggregators.secure import sum_of
-from fl_lightning.callbacks import DeliveryRecorder, RoundCheckpoint
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
@@ -82,11 +81,9 @@ def prepare(grid: Grid, merged: dict[str, Any], options: Options) -> building.Ru
     task = Task(yaml.safe_load(run.config), evaluation.held_out if isinstance(evaluation, ClientEvaluation) else 0.0)
     questions, hidden = Questions(grid, roster, options.limits.timeout), sum_of(run.loop.aggregator)
     sums = None if hidden is None else SecureTraining(questions, hidden)
-    run.loop.engine = FlowerEngine(questions, task, options.limits, run.loop.engine, sums)
-    run.data = NodesData(run.data, roster, options.start_timeout)
-    place = next(i for i, each in enumerate(run.loop.callbacks) if isinstance(each, RoundCheckpoint))
-    run.loop.callbacks[place:place] = [DeliveryRecorder(str(run.run_dir)), *([] if sums is None else [sums])]
-    return run
+    engine = FlowerEngine(questions, task, options.limits, run.loop.engine, sums)
+    data = NodesData(run.data, roster, options.start_timeout)
+    return building.elsewhere(run, engine, data, [] if sums is None else [sums])
 
 
 @app.main()
