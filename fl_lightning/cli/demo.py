@@ -81,7 +81,7 @@ def _diagnosed(merged: dict[str, Any], overrides: list[str]) -> tuple[list["Diag
     from fl_lightning.diagnosis.words import advice
 
     outer, inner = parts.split_overrides(overrides)
-    system, label_counts, _ = system_of_config(merged, outer, [])
+    system, label_counts, _ = system_of_config(parts.environment(merged, outer), parts.model_bytes(merged))
     found, _ = diagnosed(parts.algorithms(merged, list(_NAMES), inner), system)
     return found, advice(found, recommend(found), label_counts)[:2]
 

@@ -88,7 +88,9 @@ def _diagnose_run(arguments: list[str]) -> int:
     from fl_lightning.diagnosis import systems, words
     from fl_lightning.diagnosis.objective import Recommendation
 
-    system, label_counts, notes = systems.system_of_config(merged, [], options.trust)
+    environment = parts.environment(merged, [], options.trust)
+    given = systems.system_of_config(environment, parts.model_bytes(merged, options.trust))
+    system, label_counts, notes = given
     algorithm = parts.algorithm(merged, [], options.trust)
     finished, factors, loaded = systems.measured(folder, algorithm, len(system.weights))
     known = [(words.PLANNED, algorithm)] + ([] if factors is None else [(words.MEASURED, loaded)])
@@ -121,7 +123,8 @@ def _diagnose(
     if table is not None:
         given = systems.system_of_table(table, parts.beside_clients(merged, outer, options.trust))
     else:
-        given = systems.system_of_config(merged, outer, options.trust)
+        environment = parts.environment(merged, outer, options.trust)
+        given = systems.system_of_config(environment, parts.model_bytes(merged, options.trust))
     system, label_counts, notes = given
     algorithms = parts.algorithms(merged, names_given(options.algorithms), inner, options.trust)
     found, unknown = systems.diagnosed(algorithms, system)

@@ -3,13 +3,11 @@
 import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fl_lightning.aggregators import AnonymousMean
-from fl_lightning.config import algorithms as parts
-from fl_lightning.config.compose import ConfigError
 from fl_lightning.data.sizes import expected_sizes
 from fl_lightning.diagnosis.dry_run import Algorithm, System, typical_rounds
 from fl_lightning.diagnosis.given_clients import ClientTable
@@ -18,7 +16,7 @@ from fl_lightning.diagnosis.objective import Diagnosis, diagnose
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.output import only_planning
 from fl_lightning.planning import target_weights
-from fl_lightning.runs.records import CHECKPOINTS, Table
+from fl_lightning.runs.records import CHECKPOINTS, RunError, Table
 from fl_lightning.runs.storage import DamagedFileError, load_latest
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.system import Clock, Traffic
@@ -26,6 +24,8 @@ from fl_lightning.system.defaults import fedavg_sampling
 from fl_lightning.types import Conditions, IntVector, Profiles, Vector
 
 if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
     from fl_lightning.loop import FederatedLoop
 
 _ROUNDS = 96
@@ -33,7 +33,7 @@ _STATIC_ROUNDS = 16
 _CONDITIONS_SEED = 0x5EED
 
 
-def system_of_table(table: ClientTable, loop: Any) -> tuple[System, IntVector | None, list[str]]:
+def system_of_table(table: ClientTable, loop: "Namespace") -> tuple[System, IntVector | None, list[str]]:
     """Return the clients of a table; the same three as of a configuration.
 
     Args:
@@ -46,11 +46,13 @@ def system_of_table(table: ClientTable, loop: Any) -> tuple[System, IntVector | 
     return System(table.weights, conditions, loop.channel, loop.lr, clock), None, []
 
 
-def system_of_config(
-    merged: dict[str, Any], overrides: list[str], trusted: list[str]
-) -> tuple[System, IntVector | None, list[str]]:
-    """Return the clients of a configuration, how many examples of each class they have if known, and notes."""
-    settings = parts.environment(merged, overrides, trusted)
+def system_of_config(settings: "Namespace", model_bytes: float) -> tuple[System, IntVector | None, list[str]]:
+    """Return the clients of a configuration, how many examples of each class they have if known, and notes.
+
+    Args:
+        settings: ``seed``, ``data`` and what surrounds the algorithm in ``loop``.
+        model_bytes: Of the model that travels; NaN for unknown.
+    """
     loop = settings.loop
     notes = []
     sizes, label_counts = expected_sizes(settings.data, settings.seed)
@@ -65,7 +67,7 @@ def system_of_config(
     static = all(np.array_equal(vars(conditions[0])[name], vars(conditions[1])[name]) for name in vars(conditions[0]))
     conditions = conditions[:_STATIC_ROUNDS] if static else conditions
     weights = target_weights(loop.weights, sizes)
-    clock = _clock(loop.clock or Clock(), conditions, weights, settings.seed, parts.model_bytes(merged, trusted))
+    clock = _clock(loop.clock or Clock(), conditions, weights, settings.seed, model_bytes)
     return System(weights, conditions, loop.channel, loop.lr, clock), label_counts, notes
 
 
@@ -108,14 +110,14 @@ def measured(folder: Path, algorithm: Algorithm, num_clients: int) -> tuple[int,
     """Return the rounds that a run made, the factors measured in them, and the algorithm as it was then.
 
     Raises:
-        ConfigError: If the folder has no checkpoint, or one of another config.
+        RunError: If the folder has no checkpoint, or one of another config.
     """
     try:
         checkpoint, _ = load_latest(folder / CHECKPOINTS)
     except DamagedFileError as error:
-        raise ConfigError(str(error)) from None
+        raise RunError(str(error)) from None
     if checkpoint is None:
-        raise ConfigError(f"{folder} has no checkpoint yet, which holds what was measured: train some rounds")
+        raise RunError(f"{folder} has no checkpoint yet, which holds what was measured: train some rounds")
     loaded = copy.deepcopy(algorithm)
     try:
         state = checkpoint["loop"]
@@ -124,9 +126,9 @@ def measured(folder: Path, algorithm: Algorithm, num_clients: int) -> tuple[int,
         factors = loaded.uploads.measured_factors()
         finished = int(state["round"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ConfigError(f"the checkpoint in {folder} is not one of its config: {error}") from None
+        raise RunError(f"the checkpoint in {folder} is not one of its config: {error}") from None
     if factors is not None and len(factors) != num_clients:
-        raise ConfigError(f"the checkpoint in {folder} knows {len(factors)} clients, its config {num_clients}")
+        raise RunError(f"the checkpoint in {folder} knows {len(factors)} clients, its config {num_clients}")
     return finished, factors, loaded
 
 

@@ -27,7 +27,9 @@ def test_the_recommended_algorithm_is_first_at_equal_local_steps(reading):
     assert len(measured) >= 3, "a ranking needs algorithms"
     data, classes, _ = reading.split("_")
     merged = configs.compose([f"{data}.yaml"])
-    system, _, _ = system_of_config(merged, ["--data.partition.assignment", classes], [])
+    system, _, _ = system_of_config(
+        algorithms.environment(merged, ["--data.partition.assignment", classes]), algorithms.model_bytes(merged)
+    )
     found, _ = diagnosed(algorithms.algorithms(merged, sorted(measured), []), system)
     choice = recommend(found, share=0.2)
     forecast = [each.name for each in choice.consistent]
