@@ -1,16 +1,15 @@
 """RoundCheckpoint: one file from which a run resumes as if it had never stopped."""
 
-import re
 import time
 from pathlib import Path
 from typing import Any
 
 from fl_lightning.callbacks.base import RoundCallback
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.runs.storage import DamagedFileError, read_checkpoint, sync_folder, write_checkpoint
+from fl_lightning.output import sync_folder
+from fl_lightning.runs.storage import checkpoint_name, checkpoints, write_checkpoint
 from fl_lightning.types import RoundResult
 
-_NAME = re.compile(r"round_(\d+)\.ckpt")
 _SHARE_OF_TIME = 0.02  # of a run that saving may take
 
 
@@ -77,7 +76,7 @@ class RoundCheckpoint(RoundCallback):
         began = time.monotonic()
         loop.call("on_federation_save")
         write_checkpoint(
-            self.folder / f"round_{loop.round_index:08d}.ckpt",
+            self.folder / checkpoint_name(loop.round_index),
             {**self.about, "finished": finished, "loop": loop.state_dict()},
         )
         for _, path in checkpoints(self.folder)[: -self.keep]:
@@ -86,33 +85,3 @@ class RoundCheckpoint(RoundCallback):
         loop.call("on_federation_saved")
         now = time.monotonic()
         self._next_save = now + max(self.min_seconds, (now - began) / _SHARE_OF_TIME) if self.min_seconds else 0.0
-
-
-def checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Return the checkpoints in a folder with their rounds, oldest first."""
-    found = ((_NAME.fullmatch(path.name), path) for path in folder.glob("round_*.ckpt"))
-    return sorted((int(match[1]), path) for match, path in found if match)
-
-
-def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the newest checkpoint that is not damaged, and what is wrong with those after it.
-
-    Raises:
-        DamagedFileError: If there are checkpoints, but all of them are damaged.
-    """
-    complaints: list[str] = []
-    for _, path in reversed(checkpoints(folder)):
-        checkpoint, complaint = _attempt(path)
-        if checkpoint is not None:
-            return checkpoint, complaints
-        complaints.append(complaint)
-    if complaints:
-        raise DamagedFileError("; ".join(complaints) + ": no checkpoint before it is left, --resume never starts anew")
-    return None, []
-
-
-def _attempt(path: Path) -> tuple[dict[str, Any] | None, str]:
-    try:
-        return read_checkpoint(path), ""
-    except (DamagedFileError, OSError) as error:
-        return None, str(error)

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fl_lightning.runs.storage import write_durably
+from fl_lightning.output import write_durably
+from fl_lightning.runs.records import EVERYBODY, QUANTILES
 
 Column = npt.NDArray[np.generic]
 MAX_ROWS = 100_000  # clients with a row each in the CSV file; beyond that it has one for each group
 GROUPS = 1_000
 LEVELS = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
-QUANTILES, EVERYBODY = "clients_quantiles.csv", "clients.parquet"  # written beside clients.csv where there are groups
 
 
 def write_client_table(path: Path, columns: Mapping[str, npt.ArrayLike]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fl_lightning.callbacks.base import RoundCallback
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.runs.storage import write_durably
+from fl_lightning.output import write_durably
 from fl_lightning.system.deliveries import FILE, Answers, as_table, read_deliveries
 from fl_lightning.types import RoundResult
 

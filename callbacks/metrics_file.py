@@ -8,8 +8,8 @@ import os
 from itertools import islice, zip_longest
 from pathlib import Path
 
+from fl_lightning.output import write_durably
 from fl_lightning.parts.memory import Remembers
-from fl_lightning.runs.storage import write_durably
 
 
 class MetricsFile(Remembers):
@@ -60,7 +60,7 @@ class MetricsFile(Remembers):
                 f"{self.path} does not have the rounds 1 to {num_rounds} that come before the checkpoint: {again}"
             )
         wanted, width = self._wanted, len(self.columns)
-        if not wanted:  # a checkpoint of a version that did not store it
+        if not wanted:  # the checkpoint knows no such file
             self.columns = header
             return rows
         if header[:width] != self.columns:
@@ -131,17 +131,3 @@ def _lines(rows: list[list[str]]) -> bytes:
 
 def _cell(value: float | None) -> str:
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else repr(value)
-
-
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Return the rows of a metrics file as numbers; empty cells are left out."""
-    if not path.is_file():
-        return []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return [
-                {name: float(value) if name != "round" else int(value) for name, value in row.items() if value}
-                for row in csv.DictReader(file)
-            ]
-    except (ValueError, TypeError, AttributeError, csv.Error) as error:
-        raise ValueError(f"{path} is not a table of numbers with one row for each round: {error}") from None

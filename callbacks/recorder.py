@@ -13,13 +13,14 @@ from torch import nn
 from typing_extensions import override
 
 from fl_lightning.callbacks.base import RoundCallback
-from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES, write_client_table
-from fl_lightning.callbacks.metrics_file import MetricsFile, read_metrics
+from fl_lightning.callbacks.client_table import write_client_table
+from fl_lightning.callbacks.metrics_file import MetricsFile
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode, averaged_name
-from fl_lightning.parts.memory import Remembers
+from fl_lightning.output import write_durably
+from fl_lightning.parts.memory import Remembers, encode
 from fl_lightning.runs.identity import installed_versions
-from fl_lightning.runs.storage import encode, write_durably
+from fl_lightning.runs.records import CLIENTS, EVERYBODY, FINAL_FILES, METRICS, MODEL, QUANTILES, read_rounds
 from fl_lightning.types import RoundResult
 
 COLUMNS = (
@@ -45,8 +46,6 @@ COLUMNS = (
 )
 _SUMS = ("expected_draws", "draws", "deliveries", "effective_weight", "num_steps", "failure_rate", "rejected")
 _COSTS = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes", "downlink_bytes")
-# In the order of writing: with the last, a run is finished.
-FINAL_FILES = ("clients.csv", "model_last.ckpt", "model.ckpt", "summary.json")
 
 
 class RunRecorder(Remembers, RoundCallback):
@@ -73,7 +72,7 @@ class RunRecorder(Remembers, RoundCallback):
     ) -> None:
         self.run_dir = Path(run_dir)
         self.target_accuracy, self.labels = target_accuracy, labels or {}
-        self._metrics = MetricsFile(self.run_dir / "metrics.csv", COLUMNS)
+        self._metrics = MetricsFile(self.run_dir / METRICS, COLUMNS)
         self.class_accuracy: list[float] = []  # when last evaluated; empty where there are no classes
         self._clients: dict[str, torch.Tensor] = {}
         self._evaluations: dict[str, torch.Tensor] = {}  # the last of each client, by the metric's name
@@ -134,7 +133,7 @@ class RunRecorder(Remembers, RoundCallback):
             return
         averaged = loop.algorithm.averaging.state
         for name in FINAL_FILES:
-            if name == "model.ckpt" and averaged is not None:
+            if name == MODEL and averaged is not None:
                 loop.engine.load(averaged)
             self.write(name, loop, loop.round_index, loop.module)
         loop.engine.load(loop.state)
@@ -148,7 +147,7 @@ class RunRecorder(Remembers, RoundCallback):
             num_rounds: The rounds that were made.
             module: The final model.
         """
-        if name == "clients.csv":
+        if name == CLIENTS:
             write_client_table(self.run_dir / name, self.client_columns(num_rounds))
         elif name.startswith("model"):
             save_weights(module, self.run_dir / name)
@@ -156,7 +155,7 @@ class RunRecorder(Remembers, RoundCallback):
             write_durably(self.run_dir / name, (json.dumps(self._summary(loop), indent=2) + "\n").encode())
 
     def _summary(self, loop: FederatedLoop) -> dict[str, object]:
-        rows = read_metrics(self.path)
+        rows = read_rounds(self.path)
         return {
             **summarise(rows, self.target_accuracy, loop.monitor, loop.mode),
             **{name: rows[-1][name] for name in ("epsilon", "delta") if rows and name in rows[-1]},

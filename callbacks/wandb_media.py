@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 from lightning.pytorch.utilities import rank_zero_info
 
-from fl_lightning.callbacks.checkpoint import RoundCheckpoint, checkpoints
-from fl_lightning.callbacks.recorder import FINAL_FILES, RunRecorder
+from fl_lightning.callbacks.checkpoint import RoundCheckpoint
+from fl_lightning.callbacks.recorder import RunRecorder
 from fl_lightning.data.federation import label_counts
 from fl_lightning.figures.diagnosis import objective_figure
 from fl_lightning.figures.partition import partition_figure
 from fl_lightning.figures.style import NotInstalledError
 from fl_lightning.loop import FederatedLoop
+from fl_lightning.runs.records import FINAL_FILES
+from fl_lightning.runs.storage import checkpoints
 from fl_lightning.types import IntVector
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """Federated learning on PyTorch Lightning for clients that differ in work and in reach."""
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_lightning import _torchvision
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _torchvision.install()  # here, because every import of the package passes here
+if Path(__file__).with_name("callbacks").is_file():  # git on Windows makes a text file of the link to ../callbacks
+    __path__.append(str(Path(__file__).parent.parent))
 
 # The same names as above, for Python itself: torch and Lightning are imported when one of them is first used.
 _HOMES = {

@@ -1,11 +1,48 @@
-"""Standard output and standard error that never end a run, and what is shown there while a command loads or plans."""
+"""What a program writes: complete files, standard streams that never end a run, and what is shown while it loads."""
 
 import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from typing import Any, TextIO, cast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, cast
+
+
+def write_durably(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
+    """Replace a file so that it holds, whatever happens, either what it held before or all of the new content.
+
+    The content goes to a file beside it, is forced to the disk and takes the place by a rename, which is forced to the
+    disk as well. A full disk or a folder that cannot be written leaves the old file untouched.
+
+    Args:
+        path: The file.
+        content: All of it, or a function that writes it piece by piece.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content) if isinstance(content, bytes) else content(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write {path}: {error.strerror}; what was there before is intact") from None
+    finally:
+        with contextlib.suppress(OSError):  # it has taken its place, unless something failed
+            temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the names in a folder to the disk; Windows does so by itself, and cannot open a folder."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class ForgivingStream:

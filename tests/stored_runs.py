@@ -6,10 +6,9 @@ from pathlib import Path
 
 import torch
 
-from fl_lightning.callbacks.checkpoint import checkpoints
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
-from fl_lightning.runs.storage import read_checkpoint
+from fl_lightning.runs.storage import checkpoints, read_checkpoint
 
 TIMED = {"wall_time", "training_seconds", "seconds", "digest"}  # the last covers the others
 SMALL = {

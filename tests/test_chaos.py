@@ -8,9 +8,8 @@ import random
 import pytest
 from chaos import ROUNDS, Server
 
-from fl_lightning.callbacks.checkpoint import checkpoints
 from fl_lightning.config import compose as configs
-from fl_lightning.runs.storage import read_checkpoint
+from fl_lightning.runs.storage import checkpoints, read_checkpoint
 from stored_runs import content_of
 
 

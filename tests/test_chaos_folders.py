@@ -12,9 +12,8 @@ from chaos import ROUNDS, Server
 from fuzzing import amounts, fuzz, tried
 from hypothesis import strategies as st
 
-from fl_lightning.callbacks.checkpoint import checkpoints
 from fl_lightning.runs.locking import NAME as LOCK
-from fl_lightning.runs.storage import read_checkpoint
+from fl_lightning.runs.storage import checkpoints, read_checkpoint
 from stored_runs import arguments, content_of
 
 NAME = "toy_fedacs"

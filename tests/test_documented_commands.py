@@ -35,8 +35,8 @@ ELSEWHERE = {
     "flwr": "needs a server; tests/flower runs it",
     "ssh-keygen": "makes keys; tests/flower runs it",
     "fl-lightning diagnose runs/trial": "needs a checkpoint; tests/cli/test_diagnose_run.py makes one",
-    "wandb sweep": "needs an account; tests/cli/test_tuning.py fills its commands in and runs them",
-    "wandb agent": "needs an account; tests/cli/test_tuning.py fills its commands in and runs them",
+    "wandb sweep": "needs an account; tests/jobs/test_tuning.py fills its commands in and runs them",
+    "wandb agent": "needs an account; tests/jobs/test_tuning.py fills its commands in and runs them",
 }
 NOT_OURS = {"--dry-run": "wandb sync", "--index-url": "pip", "--quick": "benchmarks"}  # options of other programs
 BUNDLED = ("fl_lightning.data.Digits", "fl_lightning.data.Quadratic")  # data that needs no download

@@ -9,8 +9,8 @@ import pytest
 import torch
 from every_algorithm import run_all
 
-from fl_lightning.callbacks.metrics_file import read_metrics
 from fl_lightning.config import compose as configs
+from fl_lightning.runs.records import read_rounds
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = str(ROOT / "tests" / "every_algorithm.py")
@@ -29,7 +29,7 @@ def finished(process):
 
 
 def assert_equal(left, right):
-    rows = [[{k: v for k, v in row.items() if k not in MEASURED} for row in read_metrics(run / "metrics.csv")]
+    rows = [[{k: v for k, v in row.items() if k not in MEASURED} for row in read_rounds(run / "metrics.csv")]
             for run in (left, right)]  # fmt: skip
     assert rows[0] == rows[1]
     weights = [torch.load(run / "model.ckpt", weights_only=True)["state_dict"] for run in (left, right)]

@@ -3,32 +3,20 @@
 import argparse
 import os
 import shlex
-from dataclasses import replace
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
-from fl_lightning.jobs import jobs
-from fl_lightning.jobs.tuning import (
-    Axis,
-    add_options,
-    as_overrides,
-    best,
-    conclusions,
-    how_tuned,
-    parse_grid,
-    points,
-    scores,
-    table,
-    trials,
-)
-from fl_lightning.report.outcome import print_outcome
+from fl_lightning.jobs import jobs, tuning
+from fl_lightning.jobs.jobs import Job
 
 if TYPE_CHECKING:
     from fl_lightning.cli.progress import ComparisonProgress
-    from fl_lightning.jobs.pool import Pool
+    from fl_lightning.jobs.pool import Event, Pool
 
 _EPILOG = """every other --KEY VALUE goes to all runs, as in train:  --loop.rounds 50 --logger none
 
@@ -39,6 +27,16 @@ examples:
   fl-lightning compare --config mnist.yaml --algorithms all --seeds 0:4 --ray auto
 
 Started again, it keeps the runs that are finished and resumes the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where runs are made."""
+
+    address: str | None  # of a Ray cluster; None: here
+    num_jobs: int  # at the same time
+    threads: int  # of each
+    project: str  # of W&B
 
 
 def make_parser() -> OneLineParser:
@@ -74,7 +72,21 @@ def make_parser() -> OneLineParser:
     parser.add_argument(
         "--out", help="folder of all runs (default: runs/compare_<data>, with the settings that all share)"
     )
-    add_options(parser)
+    parser.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="KEY=VALUES",
+        help="tune each algorithm first and report it at its own best: loop.lr=0.01,0.02,0.05, or for one of them "
+        "fedprox:loop.solver.proximal=0.1,1; several are combined",
+    )
+    parser.add_argument("--tuning-seeds", default="1000:1002", help="seeds of the tuning (default: 1000:1002)")
+    parser.add_argument(
+        "--validation-share",
+        type=float,
+        default=0.1,
+        help="share of the training data that is held out to tune on (default: 0.1)",
+    )
     parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
     parser.add_argument("--overwrite", action="store_true", help="start all runs anew and replace what is there")
     parser.add_trust()
@@ -91,54 +103,84 @@ def main(arguments: list[str]) -> int:
     if options.budget is not None:
         overrides = [*overrides, *jobs.parse_budget(options.budget)]
     folder, planned = _plan(options, overrides)
-    on_cluster = options.ray is not None or options.slurm is not None
-    num_jobs, threads = _shares(options.jobs, options.threads, len(planned), on_cluster)
-    axes = parse_grid(options.grid)
+    num_jobs, threads = _shares(
+        options.jobs, options.threads, len(planned), options.ray is not None or options.slurm is not None
+    )
+    axes = tuning.parse_grid(options.grid)
     if axes and options.slurm is not None:
         raise configs.ConfigError(
             "--grid needs the results of its trials, which --slurm does not wait for: leave one out"
         )
-    tuning_folder = folder.with_name(f"{folder.name}_tuning")
     tuning_seeds = jobs.parse_seeds(options.tuning_seeds)
-    tried = trials(planned, axes, tuning_seeds, options.validation_share, tuning_folder) if axes else []
+    trials = tuning.trials(planned, axes, tuning_seeds, options.validation_share, _beside(folder)) if axes else []
     _check(parser, planned, axes)
     folder.mkdir(parents=True, exist_ok=True)
     project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
     if options.slurm is not None:
         return _submit(folder, planned, options, threads, project)
-    from fl_lightning.runs.locking import FolderLock
-
-    with FolderLock(folder, "a comparison"):
-        failed = []
-        if tried:
-            failed = _execute(tried, tuning_folder, options.ray, num_jobs, threads, project).failures
-            planned = _at_their_best(planned, tried, axes, folder)
-        progress = _execute(planned, folder, options.ray, num_jobs, threads, project)
-    if not options.no_report and progress.finished + progress.kept:
-        from fl_lightning.cli import report
-
-        report.main([str(folder), "--project", project])
-    if progress.finished + progress.kept:
-        print_outcome(folder)
-    if tried:
-        print(how_tuned(options.grid, options.validation_share, options.tuning_seeds, folder))
-    failed = [*failed, *progress.failures]
+    place = Place(address=options.ray, num_jobs=num_jobs, threads=threads, project=project)
+    failed = _run(folder, planned, trials, axes, place, None if options.no_report else project)
+    if trials:
+        print(tuning.how_tuned(options.grid, options.validation_share, options.tuning_seeds, folder))
     if not failed:
         return 0
     return 2 if all(event.known for event in failed) else 1
 
 
-def _execute(
-    planned: list[jobs.Job], folder: Path, address: str | None, num_jobs: int, threads: int, project: str
-) -> "ComparisonProgress":
+def _beside(folder: Path) -> Path:
+    """Return the folder of the trials."""
+    return folder.with_name(f"{folder.name}_tuning")
+
+
+def _run(
+    folder: Path,
+    planned: list[Job],
+    trials: list[Job],
+    axes: list[tuning.Axis],
+    place: Place,
+    report_to: str | None,
+) -> list["Event"]:
+    """Make the trials and the runs, conclude, and return what failed."""
+    from fl_lightning.runs.locking import FolderLock
+
+    failed: list[Event] = []
+    with FolderLock(folder, "a comparison"):
+        if trials:
+            failed = _execute(trials, _beside(folder), place).failures
+            planned = _at_their_best(planned, trials, axes, folder)
+        progress = _execute(planned, folder, place)
+    if progress.finished + progress.kept:
+        _conclude(folder, report_to)
+    return [*failed, *progress.failures]
+
+
+def _conclude(folder: Path, project: str | None) -> None:
+    """Report all runs below the folder where a project is given, and show the table of what they reached."""
+    from rich.console import Console
+
+    from fl_lightning.cli.report import publish, warn
+    from fl_lightning.report.outcome import load, outcome_table
+
+    try:
+        outcome = load([folder], warn if project else lambda text: None)
+    except ValueError:  # nothing to compare
+        if project:
+            raise
+        return
+    if project:
+        publish(outcome, folder / "report", project if outcome.logged else None)
+    Console(width=None if sys.stdout.isatty() else 100).print(outcome_table(outcome.comparison))
+
+
+def _execute(planned: list[Job], folder: Path, place: Place) -> "ComparisonProgress":
     """Run jobs, show how far they are, and return what became of them."""
     from fl_lightning.cli.progress import ComparisonProgress
 
     with ComparisonProgress(len(planned)) as progress:
-        pool, where = _pool(address, num_jobs, threads, project)
+        pool, where = _pool(place)
         progress.console.print(
-            f"{len(planned)} runs in {folder}{where}, {num_jobs} at a time with {threads} "
-            f"thread{'s' * (threads > 1)} each",
+            f"{len(planned)} runs in {folder}{where}, {place.num_jobs} at a time with {place.threads} "
+            f"thread{'s' * (place.threads > 1)} each",
             highlight=False,
         )
         for event in pool.run(planned):
@@ -147,42 +189,42 @@ def _execute(
     return progress
 
 
-def _check(parser: OneLineParser, planned: list[jobs.Job], axes: list[Axis]) -> None:
+def _check(parser: OneLineParser, planned: list[Job], axes: list[tuning.Axis]) -> None:
     """Look for typos in the configs, the settings and the grid before anything is started."""
     known = [option.removeprefix("--") for option in parser._option_string_actions]
     for job in {job.algorithm: job for job in planned}.values():
         merged = configs.compose(job.configs)
-        for settings in [(), *points(axes, job.algorithm)]:
-            early.check(merged, [*job.overrides, *as_overrides(settings)], job.trusted, known)
+        for settings in [(), *tuning.points(axes, job.algorithm)]:
+            early.check(merged, [*job.overrides, *tuning.as_overrides(settings)], job.trusted, known)
 
 
-def _at_their_best(planned: list[jobs.Job], tried: list[jobs.Job], axes: list[Axis], folder: Path) -> list[jobs.Job]:
+def _at_their_best(planned: list[Job], tried: list[Job], axes: list[tuning.Axis], folder: Path) -> list[Job]:
     """Return the runs with the settings that did best on the held-out data, where any came to an end."""
-    found = scores(tried, axes)
-    (folder / "tuning.csv").write_text(table(found), encoding="utf-8")
-    print("\n".join(conclusions(found, axes)))
-    chosen = {algorithm: best(several) for algorithm, several in found.items()}
+    found = tuning.scores(tried, axes)
+    (folder / "tuning.csv").write_text(tuning.table(found), encoding="utf-8")
+    print("\n".join(tuning.conclusions(found, axes)))
+    chosen = {algorithm: tuning.best(several) for algorithm, several in found.items()}
     return [
-        replace(job, overrides=[*job.overrides, *as_overrides(score.settings)])
+        replace(job, overrides=[*job.overrides, *tuning.as_overrides(score.settings)])
         for job in planned
         if (score := chosen[job.algorithm]) is not None
     ]
 
 
-def _pool(address: str | None, num_jobs: int, threads: int, project: str) -> tuple["Pool", str]:
+def _pool(place: Place) -> tuple["Pool", str]:
     """Return what runs the jobs, and where that is, in words."""
-    environment = {"WANDB_PROJECT": project}
-    if address is None:
+    environment = {"WANDB_PROJECT": place.project}
+    if place.address is None:
         from fl_lightning.jobs.pool import Pool
 
-        return Pool(num_jobs, threads, environment), ""
+        return Pool(place.num_jobs, place.threads, environment), ""
     from fl_lightning.jobs.ray_pool import RayPool
 
-    pool = RayPool(address, num_jobs, threads, environment)
+    pool = RayPool(place.address, place.num_jobs, place.threads, environment)
     return pool, f" on {pool.num_nodes} node{'s' * (pool.num_nodes != 1)} of Ray"
 
 
-def _submit(folder: Path, planned: list[jobs.Job], options: argparse.Namespace, threads: int, project: str) -> int:
+def _submit(folder: Path, planned: list[Job], options: argparse.Namespace, threads: int, project: str) -> int:
     from fl_lightning.jobs import slurm
 
     array, report = slurm.write(
@@ -193,7 +235,7 @@ def _submit(folder: Path, planned: list[jobs.Job], options: argparse.Namespace, 
     return 0
 
 
-def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list[jobs.Job]]:
+def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list[Job]]:
     if bool(options.configs) == bool(options.algorithms):
         raise configs.ConfigError("give either --config DATA with --algorithms, or --configs")
     if options.configs and options.config:

@@ -1,9 +1,5 @@
 """``fl-lightning demo``: what FedAvg would optimise on the digits, and FedAvg against FedACS at equal computation."""
 
-import contextlib
-import csv
-import io
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +28,12 @@ class Curve:
     name: str
     steps: list[float]  # local steps so far, at each evaluation
     accuracy: list[float]
-    class_accuracy: list[float]
+    class_accuracy: tuple[float, ...]
 
     def mean_before(self, budget: float) -> float:
         """Return the mean accuracy over the last fifth of a number of local steps.
 
-        >>> Curve(name="x", steps=[1, 8, 9, 20], accuracy=[0.1, 0.4, 0.6, 0.9], class_accuracy=[]).mean_before(10)
+        >>> Curve(name="x", steps=[1, 8, 9, 20], accuracy=[0.1, 0.4, 0.6, 0.9], class_accuracy=()).mean_before(10)
         0.6
         """
         pairs = zip(self.steps, self.accuracy, strict=True)
@@ -64,10 +60,10 @@ def main(arguments: list[str]) -> int:
     with loading():
         from rich.console import Console
 
-        from fl_lightning.cli import diagnose  # heavy: torch, lightning
+        import fl_lightning.diagnosis.systems  # noqa: F401  heavy: torch, lightning
     out = Path(options.out)
     console = Console(highlight=False)
-    found, advice = _diagnosed(diagnose, merged, overrides)
+    found, advice = _diagnosed(merged, overrides)
     console.print("[bold]Before anybody trains[/]", *(f"  {line}" for line in advice), "", sep="\n")
     rounds = {each.name: max(1, round(options.rounds * found[0].work / each.work)) for each in found}
     curves = [_train(each.name, rounds[each.name], out, options.seed, overrides) for each in found]
@@ -80,21 +76,25 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _diagnosed(diagnose: Any, merged: dict[str, Any], overrides: list[str]) -> tuple[list["Diagnosis"], list[str]]:
+def _diagnosed(merged: dict[str, Any], overrides: list[str]) -> tuple[list["Diagnosis"], list[str]]:
     """Return what both would optimise, and the same in words."""
     from fl_lightning.config import algorithms as parts
     from fl_lightning.diagnosis.objective import recommend
+    from fl_lightning.diagnosis.systems import diagnosed, planner_of_config
     from fl_lightning.diagnosis.words import advice
 
     outer, inner = parts.split_overrides(overrides)
-    planner, label_counts, _ = diagnose.planner_of_config(merged, outer, [])
-    found, _ = diagnose.diagnoses(merged, planner, list(_NAMES), inner, [])
+    planner, label_counts, _ = planner_of_config(parts.environment(merged, outer), parts.model_bytes(merged))
+    found, _ = diagnosed(parts.algorithms(merged, list(_NAMES), inner), planner)
     return found, advice(found, recommend(found), label_counts)[:2]
 
 
 def _train(name: str, rounds: int, out: Path, seed: int, overrides: list[str]) -> Curve:
     """Train one of the two, or take what is there from before."""
+    import numpy as np
+
     from fl_lightning.config import building
+    from fl_lightning.runs import reading
 
     print(f"training {name}: {rounds} rounds", file=sys.stderr, flush=True)
     settings = [*overrides, "--loop.rounds", str(rounds), "--seed", str(seed), "--logger", "none"]
@@ -102,14 +102,14 @@ def _train(name: str, rounds: int, out: Path, seed: int, overrides: list[str]) -
     parsed.run_dir = str(out / name / f"seed_{seed}")
     run = building.build(parsed, f"digits_{name}")
     run.execute("auto")
-    with (run.run_dir / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["test_accuracy"]]
-    summary = json.loads((run.run_dir / "summary.json").read_text(encoding="utf-8"))
+    finished = reading.load(run.run_dir)
+    accuracy = finished.metrics["test_accuracy"]
+    evaluated = ~np.isnan(accuracy)
     return Curve(
         name=name,
-        steps=[float(row["local_steps"]) for row in rows],
-        accuracy=[float(row["test_accuracy"]) for row in rows],
-        class_accuracy=summary["per_class_accuracy"],
+        steps=finished.metrics["local_steps"][evaluated].tolist(),
+        accuracy=accuracy[evaluated].tolist(),
+        class_accuracy=finished.summary.per_class_accuracy,
     )
 
 
@@ -154,10 +154,10 @@ def _figure(found: list["Diagnosis"], curves: list[Curve], budget: float) -> "Fi
 
 def _page(out: Path) -> None:
     """Write the report of both runs and print where it is, as a link that a terminal opens."""
-    from fl_lightning.cli import report
+    from fl_lightning.cli.report import warn
+    from fl_lightning.report.outcome import load
 
-    with contextlib.redirect_stdout(io.StringIO()):
-        report.main([str(out), "--no-figures", "--logger", "none"])
+    load([out], warn).write(out / "report", figures=False)
     page = out / "report" / "index.html"
     if page.is_file():
         print(f"page: {page.resolve().as_uri()}")

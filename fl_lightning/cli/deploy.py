@@ -6,6 +6,7 @@ from pathlib import Path
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
+from fl_lightning.output import write_durably
 
 _FILES = ("pyproject.toml", "config.yaml")
 _LONGEST_NAME = 32  # of a Flower app
@@ -65,8 +66,7 @@ def main(arguments: list[str]) -> int:
     _refuse_foreign(out)
     merged = configs.compose(names)
     from fl_lightning.config import building
-    from fl_lightning.flower.task import check_deployable
-    from fl_lightning.runs.storage import write_durably  # heavy: torch, lightning
+    from fl_lightning.flower.task import check_deployable  # heavy: torch, lightning
 
     settings = building.parse(merged, overrides, options.trust)
     num_clients = options.clients

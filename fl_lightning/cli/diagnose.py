@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +11,14 @@ from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.config.compose import names_given
-from fl_lightning.diagnosis import words
 from fl_lightning.diagnosis.given_clients import ClientTable, read_clients
-from fl_lightning.output import loading, only_planning
+from fl_lightning.output import loading
+from fl_lightning.runs.records import CONFIG
 
 if TYPE_CHECKING:
-    from fl_lightning.algorithms import Algorithm
-    from fl_lightning.diagnosis.objective import Diagnosis
-    from fl_lightning.parts.bases import Channel
-    from fl_lightning.planning import Planner
-    from fl_lightning.system import Clock
-    from fl_lightning.types import Conditions, Vector
+    from rich.console import Console
 
-_ROUNDS, _STATIC_ROUNDS = 96, 16
-_CONDITIONS_SEED = 0x5EED
+    from fl_lightning.planning import Planner
 
 
 def make_parser() -> OneLineParser:
@@ -50,9 +43,7 @@ def make_parser() -> OneLineParser:
 def main(arguments: list[str]) -> int:
     """Diagnose a configuration, a table of clients, or a run that has begun."""
     if arguments and not arguments[0].startswith("-"):
-        from fl_lightning.diagnosis import finished as diagnose_run
-
-        return diagnose_run.main(arguments)
+        return _diagnose_run(arguments)
     parser = make_parser()
     options, overrides = parser.parse_known_args(arguments)
     for word in overrides[:1]:
@@ -64,33 +55,80 @@ def main(arguments: list[str]) -> int:
     if options.clients_per_round is not None:
         overrides += ["--loop.sampling.clients_per_round", options.clients_per_round]
     table = read_clients(options.clients) if options.clients else None
+    _diagnose(_console(), options, merged, overrides, table)
+    return 0
+
+
+def _console() -> "Console":
+    """Load what is heavy, and return where to print."""
     with loading():
         import torch
+        from rich.console import Console
+
+        from fl_lightning.diagnosis.words import WIDE
 
     torch.set_num_threads(1)  # a handful of numbers: threads would only wait for each other
-    _diagnose(options, merged, overrides, table)
+    return Console(width=None if sys.stdout.isatty() else WIDE)
+
+
+def _diagnose_run(arguments: list[str]) -> int:
+    """Show the objective of a run as it was planned and as what it measured makes it."""
+    about = "``fl-lightning diagnose RUN``: the objective of a run that has begun, with the factors that it measured."
+    parser = OneLineParser(prog="fl-lightning diagnose", description=about, allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN", help="folder of a run with a checkpoint, finished or not")
+    parser.add_trust()
+    options = parser.parse_args(arguments)
+    folder = Path(options.run)
+    if not (folder / CONFIG).is_file():
+        raise configs.ConfigError(f"{folder} is not the folder of a run: it has no {CONFIG}")
+    merged = configs.compose([str(folder / CONFIG)])
+    early.check(merged, [], options.trust)
+    console = _console()
+    from fl_lightning.config import algorithms as parts
+    from fl_lightning.diagnosis import systems, words
+    from fl_lightning.diagnosis.objective import Recommendation
+
+    environment = parts.environment(merged, [], options.trust)
+    given = systems.planner_of_config(environment, parts.model_bytes(merged, options.trust))
+    planner, label_counts, notes = given
+    algorithm = parts.algorithm(merged, [], options.trust)
+    finished, factors, loaded = systems.measured(folder, algorithm, len(planner.weights))
+    known = [(words.PLANNED, algorithm)] + ([] if factors is None else [(words.MEASURED, loaded)])
+    found, unknown = systems.diagnosed(known, planner)
+    heading = f"What this run really optimises: {folder}, {len(planner.weights)} clients, {finished} rounds"
+    if found:
+        console.print(words.table_of(found, unknown, heading, console.width, Recommendation(found[0], (), None)))
+    else:
+        console.print(f"{heading}\nThe objective depends on the data: the aggregator or the sampler is not linear.")
+    for line in [*notes, *words.of_run(factors, found, label_counts)]:
+        console.print(line, highlight=False)
     return 0
 
 
 def _diagnose(
-    options: argparse.Namespace, merged: dict[str, Any], overrides: list[str], table: ClientTable | None
+    console: "Console",
+    options: argparse.Namespace,
+    merged: dict[str, Any],
+    overrides: list[str],
+    table: ClientTable | None,
 ) -> None:
-    from rich.console import Console
-
     from fl_lightning.config import algorithms as parts
+    from fl_lightning.diagnosis import systems, words
     from fl_lightning.diagnosis.dry_run import given_rounds
     from fl_lightning.diagnosis.objective import recommend
     from fl_lightning.figures.diagnosis import diagnosis_figure
     from fl_lightning.figures.style import draw
 
-    console = Console(width=None if sys.stdout.isatty() else words.WIDE)
     outer, inner = parts.split_overrides(overrides)
     outer, of_averaging = parts.split_overrides(outer, parts.AVERAGING)
     if table is not None:
-        planner, label_counts, notes = _planner_of_csv(table, parts.beside_clients(merged, outer, options.trust))
+        given = systems.planner_of_table(table, parts.beside_clients(merged, outer, options.trust))
     else:
-        planner, label_counts, notes = planner_of_config(merged, outer, options.trust)
-    found, unknown = diagnoses(merged, planner, names_given(options.algorithms), inner, options.trust)
+        environment = parts.environment(merged, outer, options.trust)
+        given = systems.planner_of_config(environment, parts.model_bytes(merged, options.trust))
+    planner, label_counts, notes = given
+    algorithms = parts.algorithms(merged, names_given(options.algorithms), inner, options.trust)
+    found, unknown = systems.diagnosed(algorithms, planner)
     title = options.clients or options.config or configs.DEMO
     heading = f"What each algorithm would really optimise: {title}, {len(planner.weights)} clients"
     settings = parts.averaging(merged, of_averaging, options.trust)
@@ -101,8 +139,9 @@ def _diagnose(
     for line in words.advice(found, choice, label_counts):
         console.print(line, highlight=False)
     console.print(words.averaged(choice), highlight=False)
-    columns = [(each.num_steps, each.failure_rates) for each in given_rounds(planner)]
-    steps, rates = (np.mean(rows, axis=0) for rows in zip(*columns, strict=True))
+    rounds = given_rounds(planner)
+    steps = np.mean([each.num_steps for each in rounds], axis=0)
+    rates = np.mean([each.failure_rates for each in rounds], axis=0)
     missing = draw(lambda: diagnosis_figure(found, steps, rates, recommended=choice.name), Path(options.picture))
     console.print(missing or f"picture: {options.picture}", highlight=False, markup=False, soft_wrap=True)
 
@@ -112,102 +151,6 @@ def _kept(settings: Any, planner: "Planner") -> float:
     from fl_lightning.diagnosis.dry_run import given_rounds
 
     rounds, averaging = settings.rounds, settings.averaging
-    step = np.mean([(planner.weights * (1 - c.failure_rates)) @ c.num_steps for c in given_rounds(planner)])
-    contraction = max(0.0, 1 - planner.learning_rate * float(step))
+    steps = [(planner.weights * (1 - each.failure_rates)) @ each.num_steps for each in given_rounds(planner)]
+    contraction = max(0.0, 1 - planner.learning_rate * float(np.mean(steps)))
     return float(averaging.variance_factor(rounds, contraction)) if averaging else 1.0
-
-
-def _planner_of_csv(table: ClientTable, loop: Any) -> tuple["Planner", Any, list[str]]:
-    from fl_lightning.system import Clock
-    from fl_lightning.types import Conditions
-
-    rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
-    conditions = [Conditions(table.num_steps, table.failure_rates)] * rounds
-    clock = _clock(loop.clock or Clock(), conditions, table.weights, 0, float("nan"))
-    return _planned(conditions, table.weights, loop.channel, clock, loop.lr), None, []
-
-
-def planner_of_config(
-    merged: dict[str, Any], overrides: list[str], trusted: list[str]
-) -> tuple["Planner", Any, list[str]]:
-    """Return a planner of the clients of a configuration, how many examples of each class they have, and notes.
-
-    Its algorithm is FedAvg, for others to take its place; the examples are None where nobody knows them.
-    """
-    from fl_lightning.config import algorithms as parts
-    from fl_lightning.data.partitions import expected_sizes
-    from fl_lightning.engine.batches import steps_per_epoch
-    from fl_lightning.planning import target_weights
-    from fl_lightning.system import Clock
-
-    settings = parts.environment(merged, overrides, trusted)
-    loop, notes = settings.loop, []
-    sizes, label_counts = expected_sizes(settings.data, settings.seed)
-    if sizes is None:
-        sizes = settings.data.load(settings.seed).sizes
-        notes.append("The data was loaded, because nothing else tells how many examples each client has.")
-    epoch = steps_per_epoch(sizes, loop.batch_size)
-    conditions = [
-        loop.schedule.configure_conditions(index, epoch, settings.seed + _CONDITIONS_SEED)
-        for index in range(1, _num_rounds(len(sizes)) + 1)
-    ]
-    static = all(np.array_equal(vars(conditions[0])[name], vars(conditions[1])[name]) for name in vars(conditions[0]))
-    conditions = conditions[:_STATIC_ROUNDS] if static else conditions
-    weights = target_weights(loop.weights, sizes)
-    clock = _clock(loop.clock or Clock(), conditions, weights, settings.seed, parts.model_bytes(merged, trusted))
-    return _planned(conditions, weights, loop.channel, clock, loop.lr), label_counts, notes
-
-
-def _planned(
-    conditions: list["Conditions"], weights: "Vector", channel: "Channel", clock: "Clock", lr: float
-) -> "Planner":
-    from fl_lightning.algorithms import Algorithm, System
-    from fl_lightning.diagnosis.dry_run import GivenConditions, planner_of
-
-    system = System(schedule=GivenConditions(conditions), channel=channel, clock=clock)
-    return planner_of(Algorithm(), system, weights, lr)
-
-
-def _clock(clock: "Clock", conditions: list["Conditions"], weights: "Vector", seed: int, size: float) -> "Clock":
-    """Return a clock that knows the clients and the size of the model, NaN for unknown."""
-    from fl_lightning.system import Traffic
-    from fl_lightning.types import Profiles
-
-    def forecast() -> Iterator[Profiles]:
-        for each in conditions:
-            yield Profiles(conditions=each, weights=weights, accumulation=each.num_steps.astype(np.float64))
-
-    clock.setup(len(weights), seed, forecast, Traffic(download=size, upload=size, model=size))
-    return clock
-
-
-def _num_rounds(num_clients: int) -> int:
-    return int(np.clip(1_000_000 // num_clients, 4, _ROUNDS))
-
-
-def diagnoses(
-    merged: dict[str, Any], planner: "Planner", names: list[str], overrides: list[str], trusted: list[str]
-) -> tuple[list["Diagnosis"], list[str]]:
-    """Return what is known of each algorithm, and the names of those whose objective depends on the data."""
-    from fl_lightning.config import algorithms as parts
-
-    return diagnosed(parts.algorithms(merged, names, overrides, trusted), planner)
-
-
-def diagnosed(algorithms: Iterable[tuple[str, "Algorithm"]], like: "Planner") -> tuple[list["Diagnosis"], list[str]]:
-    """Return the same for algorithms that are made already, each with its name, on the clients of a planner."""
-    from fl_lightning.diagnosis.dry_run import planner_of, typical_rounds
-    from fl_lightning.diagnosis.needs import needs_of
-    from fl_lightning.diagnosis.objective import diagnose
-
-    found, unknown = [], []
-    for name, algorithm in algorithms:
-        planner = planner_of(algorithm, like.system, like.weights, like.learning_rate)
-        with only_planning():
-            rounds = typical_rounds(planner)
-            needs = None if rounds is None else needs_of(planner)
-        if rounds is None:
-            unknown.append(name)
-        else:
-            found.append(diagnose(name, like.weights, rounds, needs))
-    return found, unknown

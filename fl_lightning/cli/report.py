@@ -2,11 +2,17 @@
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.config.compose import ConfigError
+
+if TYPE_CHECKING:
+    from fl_lightning.report.comparison import Comparison
+    from fl_lightning.report.outcome import Outcome
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -31,30 +37,77 @@ def main(arguments: list[str]) -> int:
     """Read the runs, say what is left out, and write the report."""
     options = make_parser().parse_args(arguments)
     targets = _targets(options.targets)
-    from fl_lightning.report import comparison, writing
-    from fl_lightning.runs import reading as loading
+    from fl_lightning.report.outcome import load
 
     folders = [Path(name) for name in options.runs]
-    runs, problems = loading.load_all(folders)
-    for problem in problems:
-        print(f"fl-lightning: {problem}", file=sys.stderr)
-    compared = comparison.compare(runs, options.reference, targets)
-    if compared.reference.runs[0].algorithm != options.reference and compared.reference.name != options.reference:
-        print(
-            f"fl-lightning: no run of {options.reference}: the others are compared with {compared.reference.name}",
-            file=sys.stderr,
-        )
+    outcome = load(folders, warn, options.reference, targets)
     out = Path(options.out) if options.out else folders[0] / "report"
-    files = writing.write(compared, problems, out, figures=not options.no_figures)
-    page = out / "index.html"
-    print(f"{page if page in files else out}: {len(compared.entries)} algorithms, {len(runs)} runs, {len(files)} files")
-    logged = any("wandb" in str(run.config.get("logger")) for run in runs)
-    if options.logger == "wandb" or (options.logger == "auto" and logged):
-        from fl_lightning.cli.artifacts import log_report
-
-        project = options.project or os.environ.get("WANDB_PROJECT") or folders[0].resolve().name
-        log_report(out, compared, project)
+    project = options.project or os.environ.get("WANDB_PROJECT") or folders[0].resolve().name
+    logged = options.logger == "wandb" or (options.logger == "auto" and outcome.logged)
+    publish(outcome, out, project if logged else None, figures=not options.no_figures)
     return 0
+
+
+def warn(text: str) -> None:
+    """Show what the user should know, beside the output."""
+    print(f"fl-lightning: {text}", file=sys.stderr)
+
+
+def publish(outcome: "Outcome", out: Path, project: str | None, figures: bool = True) -> None:
+    """Write a report, say where it is, and log it to a project of W&B if one is given."""
+    files = outcome.write(out, figures)
+    compared = outcome.comparison
+    print(f"{out / 'index.html'}: {len(compared.entries)} algorithms, {len(compared.runs)} runs, {len(files)} files")
+    if project is None:
+        return
+    from fl_lightning.callbacks.wandb import is_disabled  # heavy: lightning
+
+    try:
+        if not is_disabled():
+            _log(out, compared, project)
+    except Exception as error:  # what fails here fails nothing else
+        warn(f"the report is not logged to W&B: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+def _log(folder: Path, comparison: "Comparison", project: str) -> None:
+    """Log page, tables and figures as one artifact of a run of the group ``report``; offline if the runs were."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    from fl_lightning.report.tables import final_table
+
+    mode = _mode(comparison)
+    if mode == "offline":
+        shutil.rmtree(folder / "wandb", ignore_errors=True)  # an earlier report, whose files are replaced by now
+    run = wandb.init(
+        project=project,
+        name=f"{comparison.data}_report",
+        group="report",
+        job_type="report",
+        tags=[comparison.data, "report"],
+        dir=str(folder),
+        mode=mode,
+        settings=wandb.Settings(silent=True, console="off"),
+        config={"algorithms": [entry.name for entry in comparison.entries], "seeds": comparison.seeds},
+    )
+    artifact = wandb.Artifact(f"{comparison.data}_report", type="report")
+    # Immutable: files are uploaded from where they are, so that the folder alone is enough for a later `wandb sync`.
+    artifact.add_file(str(folder / "index.html"), policy="immutable")
+    for name in ("tables", "figures"):
+        if (folder / name).is_dir():
+            artifact.add_dir(str(folder / name), name=name, policy="immutable")
+    run.log_artifact(artifact)
+    table = final_table(comparison)
+    run.log({"final": wandb.Table(columns=list(table.header), data=[list(row) for row in table.rows])})
+    run.log({"page": wandb.Html(str(folder / "index.html"), inject=False)})
+    run.finish()
+    print(f"W&B: the report is logged {mode} to the project {run.project}")
+
+
+def _mode(comparison: "Comparison") -> Literal["online", "offline"]:
+    """Return how the runs were logged: their report follows them."""
+    kinds = {path.name.partition("run-")[0] for run in comparison.runs for path in run.folder.glob("wandb/*run-*")}
+    return "online" if kinds == {""} else "offline"
 
 
 def _targets(text: str | None) -> list[float]:

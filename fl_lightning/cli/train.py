@@ -1,6 +1,7 @@
 """``fl-lightning train``: from a configuration to a finished run."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,10 +9,12 @@ from fl_lightning.cli.arguments import TRUST, listed, width, wrapped
 from fl_lightning.config import catalogue, early
 from fl_lightning.config import compose as configs
 from fl_lightning.output import loading
-from fl_lightning.runs import naming as folders
+from fl_lightning.runs import identity
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
+
+    from fl_lightning.loop import FederatedLoop
 
 
 def _help() -> str:
@@ -110,7 +113,7 @@ def _choose_folder(
 ) -> None:
     """Give a run without ``--run_dir`` a folder of its own."""
     from fl_lightning.config.building import dump
-    from fl_lightning.runs.differing import apart
+    from fl_lightning.runs.records import stored_config
     from fl_lightning.runs.resuming import folder_of
 
     given = folder_of(resume, settings.run_dir)
@@ -118,18 +121,19 @@ def _choose_folder(
         settings.run_dir = str(given)
     if settings.run_dir is not None:
         return
-    changed = folders.changed_settings(merged, settings.as_dict(), list(early.settings(overrides)))
-    folder = Path(folders.run_folder(configs.run_name(names), changed, settings.seed))
-    settings.run_dir = str(folder if resume != "auto" else apart(folder, dump(settings)))
+    changed = identity.changed_settings(merged, settings.as_dict(), list(early.settings(overrides)))
+    folder = identity.run_folder(configs.run_name(names), changed, settings.seed)
+    settings.run_dir = str(
+        folder if resume != "auto" else identity.apart(folder, stored_config(folder), dump(settings))
+    )
 
 
 def _run(settings: "Namespace", names: list[str], resume: str) -> int:
-    from fl_lightning.cli.closing import closing_lines
     from fl_lightning.config.building import Outcome, build
     from fl_lightning.runs.interruption import interruptible
 
     run = build(settings, configs.run_name(names))
-    with interruptible(run) as interruption:
+    with interruptible(run.pause) as interruption:
         outcome = run.execute(resume)
     is_first = run.loop.fabric.global_rank == 0
     if outcome is Outcome.PAUSED:
@@ -141,5 +145,54 @@ def _run(settings: "Namespace", names: list[str], resume: str) -> int:
     if outcome is Outcome.KEPT and is_first:
         print(f"{run.run_dir} is already finished: use --resume never to start over", file=sys.stderr)
     if is_first:
-        print("\n".join(closing_lines(run.loop, run.run_dir, names)))
+        print("\n".join(_closing_lines(run.loop, run.run_dir, names)))
     return 0
+
+
+def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str]) -> list[str]:
+    """Return which objective a finished run optimised, what it reached and what to type next, as its files say."""
+    from fl_lightning.diagnosis.systems import fedavg_objective
+    from fl_lightning.diagnosis.words import objective_line
+    from fl_lightning.runs.records import read_clients
+
+    lines = []
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged file, a solver of no known A
+        table = read_clients(run_dir)
+        lines.append(objective_line(table["weight"], fedavg_objective(loop, table), table["effective_weight"]))
+    with suppress(OSError, ValueError, TypeError):  # that was said before
+        lines.append(_reached(run_dir))
+    return [*lines, f"next: {next_command(config_names)}"]
+
+
+def _reached(run_dir: Path) -> str:
+    from fl_lightning.runs.records import read_summary
+
+    summary = read_summary(run_dir)
+    number = sum(1 for index in range(1, summary.rounds + 1) if index > 0.8 * summary.rounds)
+    last = f"mean of the last {number} rounds" if number > 1 else "last round"
+    monitor = (summary.monitor or "test_accuracy").replace("_", " ")
+    parts = [f"{monitor} {summary.last:.4g} ({last}), best {summary.best:.4g}"]
+    if summary.averaged is not None:
+        parts[0] += f", averaged model {summary.averaged:.4g}"
+    if summary.target is not None:
+        needed = summary.rounds_to_target
+        parts.append(f"target {summary.target:g} {'not reached' if needed is None else f'after round {needed}'}")
+    return f"reached: {'; '.join(parts)}; files in {run_dir}"
+
+
+def next_command(config_names: list[str]) -> str:
+    """Return a command that follows from a run.
+
+    >>> next_command(["digits_fedacs.yaml"])
+    'fl-lightning compare --config digits.yaml --algorithms fedacs,fedavg --seeds 0:3'
+    >>> next_command(["digits.yaml", "mine.yaml"])
+    'fl-lightning diagnose --config digits.yaml'
+    """
+    stem = Path(config_names[-1]).name.removesuffix(".yaml").removesuffix(".yml")
+    data, _, algorithm = stem.partition("_")
+    shipped = data in configs.names("data") and algorithm in configs.names("algorithms")
+    if len(config_names) == 1 and shipped and not Path(config_names[0]).is_file():
+        other = "fedavg" if algorithm != "fedavg" else "fedacs"
+        both = ",".join(sorted((algorithm, other)))
+        return f"fl-lightning compare --config {data}.yaml --algorithms {both} --seeds 0:3"
+    return f"fl-lightning diagnose --config {config_names[0]}"

@@ -5,7 +5,7 @@ import io
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks import RoundCheckpoint, RoundProgress
+from fl_lightning.callbacks import DeliveryRecorder, RoundCheckpoint, RoundProgress, RunRecorder
 from fl_lightning.config.callbacks import LOGGERS, with_defaults
 from fl_lightning.config.compose import ConfigError, Settings
 from fl_lightning.config.parsing import add_loop_arguments, loop_keys, parse_config, split_loop
@@ -23,7 +23,7 @@ from fl_lightning.config.starting import launch
 from fl_lightning.data import ValidationSplit
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.bases import DataSource
-from fl_lightning.parts.protocols import Federation
+from fl_lightning.parts.protocols import Engine, Federation
 from fl_lightning.runs.folder import RunFolder
 from fl_lightning.runs.rebuilding import rebuild
 from fl_lightning.runs.resuming import Beginning, begin, shared
@@ -58,7 +58,12 @@ class Run:
     data: DataSource
     run_dir: Path
     config: str  # complete, as YAML
-    starting: bool = True  # whether there is nothing to save yet, so that a signal may end it at once
+    _starting: bool = field(default=True, init=False)  # there is nothing to save yet
+
+    def pause(self) -> bool:
+        """Ask for a pause after this round, and return whether there will be one; a signal handler may call this."""
+        self.loop.interrupted = not self._starting
+        return not self._starting
 
     def execute(self, resume: str = "never") -> Outcome:
         """Load the data, train, and leave the outputs in the run's folder.
@@ -76,13 +81,14 @@ class Run:
         try:
             beginning = shared(fabric, decide)
             if beginning.finished and fabric.global_rank == 0:
-                notes = rebuild(self, beginning.stored)
+                recorder = next(each for each in self.loop.callbacks if isinstance(each, RunRecorder))
+                notes = rebuild(recorder, self.loop, self.module, beginning.stored)
                 beginning = replace(beginning, notes=[*beginning.notes, *notes])
             self._say(*beginning.notes)
             if beginning.finished:
                 return Outcome.KEPT
             federation = self.data.load(self.loop.seed)
-            self.starting = False
+            self._starting = False
             if fabric.global_rank == 0:
                 self._prepare(folder, beginning)
             self._train(federation, beginning.checkpoint)
@@ -199,3 +205,17 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     loop = FederatedLoop(algorithm, system, **(rest | {"callbacks": callbacks}), fabric=fabric, seed=settings.seed)
     data = objects.data if settings.validation is None else ValidationSplit(objects.data, settings.validation)
     return Run(loop=loop, module=objects.model, data=data, run_dir=Path(settings.run_dir), config=config)
+
+
+def elsewhere(run: Run, engine: Engine, data: DataSource) -> Run:
+    """Return a run whose clients train on other machines, and which records what they answered.
+
+    Args:
+        run: As it was built.
+        engine: Asks the other machines.
+        data: What is known of the data there.
+    """
+    place = next(i for i, each in enumerate(run.loop.callbacks) if isinstance(each, RoundCheckpoint))
+    run.loop.callbacks[place:place] = [DeliveryRecorder(str(run.run_dir))]
+    run.loop.engine = engine
+    return replace(run, data=data)

@@ -11,8 +11,8 @@ from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RoundProgre
 from fl_lightning.callbacks.tensorboard import TensorBoardMetrics
 from fl_lightning.callbacks.wandb import WandbMetrics
 from fl_lightning.config.compose import ConfigError
-from fl_lightning.runs.folder import CHECKPOINTS
-from fl_lightning.runs.resuming import about
+from fl_lightning.runs.identity import about
+from fl_lightning.runs.records import CHECKPOINTS
 
 LOGGERS = ("wandb", "tensorboard")
 

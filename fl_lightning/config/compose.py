@@ -8,6 +8,8 @@ from typing import Any
 from fl_lightning.runs import safe_yaml
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
+if FOLDER.is_file():  # git on Windows makes a text file of the link to ../configs
+    FOLDER = FOLDER.parent.parent / "configs"
 DEMO = "digits_fedacs.yaml"
 _ALIKE = 0.65  # of 1: one wrong letter in three is too much
 

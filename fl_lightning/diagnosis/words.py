@@ -1,13 +1,27 @@
-"""What ``fl-lightning diagnose`` says: the table, and what follows from it in plain words."""
+"""A diagnosis as a table, and what follows from it in plain words."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
+from rich import box
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from fl_lightning.diagnosis.objective import Diagnosis, Recommendation
+from fl_lightning.diagnosis.objective import (
+    CONSISTENT,
+    Diagnosis,
+    Recommendation,
+    class_shares,
+    distortion,
+    neglected,
+    number_ranges,
+    soonest,
+)
+from fl_lightning.theory.checks import Vector
 
 WIDE = 150
+PLANNED = "as planned"
+MEASURED = "as measured"
 _COLUMNS = (
     *("L1", "chi²", "chi² per round", "favours", "forgets", "step", "steps per round", "s per round", "kB up / down"),
     *("V", "cost"),
@@ -15,7 +29,7 @@ _COLUMNS = (
 _NARROW = ("L1", "favours", "forgets", "cost")
 
 
-def averaged(choice: "Recommendation") -> str:
+def averaged(choice: Recommendation) -> str:
     """Return what averaging over rounds does to the variance, in words."""
     variance = choice.best.variance
     rest = f" (V of {choice.name}: {variance:.2f} becomes {choice.share * variance:.2f})"
@@ -27,11 +41,10 @@ def averaged(choice: "Recommendation") -> str:
     )
 
 
-def table_of(found: list["Diagnosis"], unknown: list[str], title: str, width: int, choice: "Recommendation") -> Any:
+def table_of(
+    found: Sequence[Diagnosis], unknown: Sequence[str], title: str, width: int, choice: Recommendation
+) -> Table:
     """Return the table; where the terminal is narrow, without the columns that explain others."""
-    from rich import box
-    from rich.table import Table
-
     wide = width >= WIDE - 20
     explained = {
         "L1": "distance of its objective from yours, 0 to 2",
@@ -64,7 +77,7 @@ def table_of(found: list["Diagnosis"], unknown: list[str], title: str, width: in
     return table
 
 
-def _row(each: "Diagnosis", cost: float) -> list[str]:
+def _row(each: Diagnosis, cost: float) -> list[str]:
     """Return the cells of the columns."""
     extremes = ["nobody", "nobody"]
     if not each.consistent:
@@ -87,9 +100,7 @@ def _shown(value: float, digits: int = 0) -> str:
     return f"{value:.{digits}f}" if np.isfinite(value) else "-"
 
 
-def _soonest(found: list["Diagnosis"], share: float) -> list[str]:
-    from fl_lightning.diagnosis.objective import soonest
-
+def _soonest(found: Sequence[Diagnosis], share: float) -> list[str]:
     ranked = soonest(found, share)
     if not ranked:
         return []
@@ -101,19 +112,13 @@ def _soonest(found: list["Diagnosis"], share: float) -> list[str]:
     ]
 
 
-def advice(found: list["Diagnosis"], choice: "Recommendation", label_counts: Any = None) -> list[str]:
+def advice(found: Sequence[Diagnosis], choice: Recommendation, label_counts: npt.ArrayLike | None = None) -> list[str]:
     """Return in plain words what is wrong with FedAvg, what to take instead, why, and what it must know."""
-    from fl_lightning.diagnosis.objective import class_shares, distortion
-
     lines = []
     for each in found:
         if each.name != "fedavg":
             continue
-        wrong = [distortion("clients", each.weights, each.effective_weights)]
-        if label_counts is not None:
-            shares = [class_shares(values, label_counts) for values in (each.weights, each.effective_weights)]
-            wrong.append(distortion("classes", *shares))
-        said = "; ".join(sentence for sentence in wrong if sentence)
+        said = "; ".join(_distortions(each, label_counts))
         if each.consistent:
             lines.append("FedAvg optimises the objective you asked for: your clients are alike enough.")
         else:
@@ -121,7 +126,16 @@ def advice(found: list["Diagnosis"], choice: "Recommendation", label_counts: Any
     return lines + _recommendation(choice) + _soonest(found, choice.share)
 
 
-def _recommendation(choice: "Recommendation") -> list[str]:
+def _distortions(each: Diagnosis, label_counts: npt.ArrayLike | None) -> list[str]:
+    """Return which clients, and which classes if their counts are known, carry too little and too much."""
+    sentences = [distortion("clients", each.weights, each.effective_weights)]
+    if label_counts is not None:
+        shares = [class_shares(values, label_counts) for values in (each.weights, each.effective_weights)]
+        sentences.append(distortion("classes", *shares))
+    return [sentence for sentence in sentences if sentence]
+
+
+def _recommendation(choice: Recommendation) -> list[str]:
     best = choice.best
     if not best.consistent:
         return [
@@ -143,7 +157,7 @@ def _recommendation(choice: "Recommendation") -> list[str]:
     return lines
 
 
-def _in_words(each: "Diagnosis") -> str:
+def _in_words(each: Diagnosis) -> str:
     words = {"q": "failure rates", "work": "local work", "answers": "answers"}
     parts = []
     if each.needs.before_draw:
@@ -157,3 +171,53 @@ def _in_words(each: "Diagnosis") -> str:
     if each.needs.memory:
         parts.append(each.needs.memory)
     return "; ".join(parts) + "."
+
+
+def of_run(factors: Vector | None, found: Sequence[Diagnosis], label_counts: npt.ArrayLike | None = None) -> list[str]:
+    """Return in plain words what the factors that a run measured do to its objective.
+
+    Args:
+        factors: Measured factor of each client; None where nothing was measured.
+        found: What is known of the run as planned and as measured.
+        label_counts: How many examples of each class each client has, if known.
+    """
+    if factors is None:
+        ending = ": the objective is the planned one." if found else "."
+        return [f"Nothing on the way of the updates measured a factor{ending}"]
+    least = int(np.argmin(factors))
+    most = int(np.argmax(factors))
+    lines = [
+        f"Clipping left x{factors.mean():.2f} of what clients sent on average: least of client {least} "
+        f"(x{factors[least]:.2f}), most of client {most} (x{factors[most]:.2f})."
+    ]
+    by_name = {each.name: each for each in found}
+    if len(by_name) < 2:
+        return lines
+    lines.append(
+        f"That moves the objective: its distance (L1) from yours is {by_name[PLANNED].distance:.3f} as planned and "
+        f"{by_name[MEASURED].distance:.3f} as measured."
+    )
+    return [*lines, *(f"As measured, {sentence}." for sentence in _distortions(by_name[MEASURED], label_counts))]
+
+
+def objective_line(weights: Vector, fedavg: Vector, own: Vector) -> str:
+    """Return in one line what was asked for, what FedAvg would have optimised and what a run did.
+
+    >>> w = np.array([0.25, 0.25, 0.5])
+    >>> objective_line(w, np.array([0.02, 0.08, 0.9]), w)
+    'objective: clients 0-1 should carry 50 %; FedAvg would have given them 10 %, this run gave them 50 %'
+    """
+    few = neglected(weights, fedavg)
+    alike, faithful = (float(np.abs(own - other).sum()) < CONSISTENT for other in (fedavg, weights))
+    if not len(few):
+        what = "what you asked for" if faithful else "something else than you asked for"
+        return f"objective: FedAvg would have optimised what you asked for; this run optimised {what}"
+    named = number_ranges(few)
+    subject = f"client{'s' * (len(few) > 1)} {named}" if len(named) <= 30 else f"{len(few)} of {len(weights)} clients"
+    shares = [f"{float(values[few].sum()):.0%}".replace("%", " %") for values in (weights, fedavg, own)]
+    others = (
+        f"this run, like FedAvg, gave them {shares[2]}"
+        if alike
+        else f"FedAvg would have given them {shares[1]}, this run gave them {shares[2]}"
+    )
+    return f"objective: {subject} should carry {shares[0]}; {others}"

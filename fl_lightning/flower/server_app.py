@@ -10,7 +10,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_lightning.aggregators.secure import sum_of
-from fl_lightning.callbacks import DeliveryRecorder, RoundCheckpoint
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
@@ -78,11 +77,8 @@ def prepare(grid: Grid, merged: dict[str, Any], options: Options) -> building.Ru
     task = Task(yaml.safe_load(run.config), 0.0 if evaluation is None else evaluation.held_out)
     questions, hidden = Questions(grid, roster, options.limits.timeout), sum_of(run.loop.algorithm.aggregator)
     sums = None if hidden is None else SecureTraining(questions, hidden)
-    run.loop.engine = FlowerEngine(questions, task, options.limits, run.loop.engine, sums)
-    run.data = NodesData(run.data, roster, options.start_timeout)
-    place = next(i for i, each in enumerate(run.loop.callbacks) if isinstance(each, RoundCheckpoint))
-    run.loop.callbacks[place:place] = [DeliveryRecorder(str(run.run_dir))]
-    return run
+    engine = FlowerEngine(questions, task, options.limits, run.loop.engine, sums)
+    return building.elsewhere(run, engine, NodesData(run.data, roster, options.start_timeout))
 
 
 @app.main()

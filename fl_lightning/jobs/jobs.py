@@ -1,15 +1,13 @@
 """What ``fl-lightning compare`` runs: one job for each algorithm and seed. Imports nothing heavy."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.config.compose import suggestion
 from fl_lightning.runs import safe_yaml
-from fl_lightning.runs.identity import is_free
-from fl_lightning.runs.naming import in_words
+from fl_lightning.runs.identity import in_words, is_free
 
 _BUDGETS = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes", "downlink_bytes")
 _OURS = ("--seed", "--run_dir", "--print_config", "--config", "--resume")
@@ -35,17 +33,11 @@ class Job:
 
     @property
     def num_rounds(self) -> int | None:
-        """The rounds its config asks for, as far as they can be told without building it."""
-        given = [text.removeprefix("--loop.rounds=") for text in self.overrides if text.startswith("--loop.rounds=")]
-        given += [
-            value for key, value in zip(self.overrides, self.overrides[1:], strict=False) if key == "--loop.rounds"
-        ]
-        wanted: Any = given[-1] if given else configs.compose(self.configs).get("loop", {}).get("rounds")
+        """The rounds its config asks for, as far as they are known without building it."""
+        wanted = configs.compose(self.configs).get("loop", {}).get("rounds")
+        for key, text in early.settings(self.overrides):
+            wanted = text if key == "loop.rounds" else wanted
         return int(wanted) if str(wanted).isdigit() else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, to be sent to a worker."""
-        return asdict(self)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -117,12 +109,12 @@ def _check_overrides(overrides: list[str]) -> None:
         raise configs.ConfigError(f"{overrides[0]!r} is not understood: settings are given as --loop.rounds 10")
 
 
-def _settings(overrides: list[str]) -> dict[str, Any]:
+def _settings(overrides: list[str]) -> dict[str, object]:
     """Return the settings that change results, by their keys, so that other settings get a folder of their own."""
     return {key: _value(text or "") for key, text in early.settings(overrides) if not is_free(key)}
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     try:
         return safe_yaml.load(text, "a setting")
     except safe_yaml.UnsafeYamlError:

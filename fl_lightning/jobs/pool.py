@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from fl_lightning.jobs.jobs import Job
 
@@ -20,7 +19,7 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What happened to a run."""
+    """What happened to a run; all but the job comes from the worker."""
 
     job: Job
     kind: str  # started | restarted | round | finished | kept | failed
@@ -28,7 +27,8 @@ class Event:
     num_rounds: int = 0
     headline: str = ""  # the monitored metric and its value, where the round was evaluated
     reason: str = ""
-    known: bool = False  # whether the reason is something the user can mend
+    known: bool = False  # whether the reason is something the user can fix
+    again: bool = False  # whether another attempt may succeed: its process died, or is still dying
 
 
 def worker_environment(num_threads: int) -> dict[str, str]:
@@ -36,6 +36,59 @@ def worker_environment(num_threads: int) -> dict[str, str]:
     threads = {name: str(num_threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     paths = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]))
     return {**threads, "PYTHONPATH": paths}
+
+
+class Worker:
+    """A process that makes one run after the other; it ends when its standard input closes.
+
+    Args:
+        environment: Variables of the process beside those of this one.
+        folder: Where it works.
+    """
+
+    def __init__(self, environment: dict[str, str], folder: str | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fl_lightning.jobs.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **environment},
+            cwd=folder,
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends its workers
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can take a job."""
+        return self._process.poll() is None
+
+    def follow(self, job: Job) -> Iterator[Event]:
+        """Hand over a job and yield what happens to it; its end, or that of the process, is the last event."""
+        process = self._process
+        try:
+            if process.stdin is not None and process.stdout is not None:
+                process.stdin.write(json.dumps(asdict(job)) + "\n")
+                process.stdin.flush()
+                for line in process.stdout:
+                    event = Event(job=job, **json.loads(line))
+                    yield event
+                    if event.kind != "round":
+                        return
+        except (OSError, ValueError):
+            process.kill()
+        yield Event(job=job, kind="failed", reason=death(process.wait()), again=True)
+
+    def close(self) -> None:
+        """Let it end."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        self._process.wait()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
 
 
 class Pool:
@@ -47,10 +100,10 @@ class Pool:
         environment: Variables of the workers beside the parent's.
     """
 
-    def __init__(self, num_workers: int, num_threads: int, environment: dict[str, str] | None = None) -> None:
-        self.num_workers, self.num_threads = num_workers, num_threads
-        self._environment = {**os.environ, **worker_environment(num_threads), **(environment or {})}
-        self._processes: set[subprocess.Popen[str]] = set()
+    def __init__(self, num_workers: int, num_threads: int, environment: dict[str, str]) -> None:
+        self.num_workers = num_workers
+        self._environment = {**worker_environment(num_threads), **environment}
+        self._workers: set[Worker] = set()
         self._stopping = False
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
@@ -59,13 +112,9 @@ class Pool:
         for job in jobs:
             waiting.put(job)
         events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        threads = [
-            threading.Thread(target=self._serve, args=(waiting, events), daemon=True)
-            for _ in range(min(self.num_workers, len(jobs)))
-        ]
-        for thread in threads:
-            thread.start()
-        running = len(threads)
+        running = min(self.num_workers, len(jobs))
+        for _ in range(running):
+            threading.Thread(target=self._serve, args=(waiting, events), daemon=True).start()
         try:
             while running:
                 event = events.get()
@@ -74,79 +123,39 @@ class Pool:
                 else:
                     yield event
         finally:
+            self._stopping = True
             self._stop()
 
     def _serve(self, waiting: "queue.SimpleQueue[Job]", events: "queue.SimpleQueue[Event | None]") -> None:
-        """Hand jobs to one worker after the other finishes, and pass its events on."""
-        process: subprocess.Popen[str] | None = None
         try:
-            while not self._stopping:
-                try:
-                    job = waiting.get_nowait()
-                except queue.Empty:
-                    break
-                if process is None or process.poll() is not None:
-                    process = self._start()
-                events.put(Event(job=job, kind="started"))
-                if not self._follow(process, job, events):
-                    process = None
+            self._work(self._jobs(waiting), events.put)
         finally:
-            if process is not None and process.stdin is not None:
-                with contextlib.suppress(OSError):
-                    process.stdin.close()
-                process.wait()
             events.put(None)
 
-    def _start(self) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fl_lightning.jobs.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=self._environment,
-            start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends its workers
-        )
-        self._processes.add(process)
-        return process
+    def _jobs(self, waiting: "queue.SimpleQueue[Job]") -> Iterator[Job]:
+        with contextlib.suppress(queue.Empty):
+            while not self._stopping:
+                yield waiting.get_nowait()
 
-    def _follow(self, process: "subprocess.Popen[str]", job: Job, events: "queue.SimpleQueue[Event | None]") -> bool:
-        """Send one job and pass on its events; False when the worker died over it."""
-        if process.stdin is None or process.stdout is None:
-            raise RuntimeError("a worker without pipes")
+    def _work(self, jobs: Iterator[Job], show: Callable[[Event], None]) -> None:
+        """Let one worker make runs, as long as there are jobs."""
+        worker: Worker | None = None
         try:
-            process.stdin.write(json.dumps(job.to_dict()) + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                event = made_event(job, json.loads(line))
-                events.put(event)
-                if event.kind != "round":
-                    return True
-        except (OSError, ValueError):
-            process.kill()
-        code = process.wait()
-        if not self._stopping:
-            events.put(Event(job=job, kind="failed", reason=death(code)))
-        return False
+            for job in jobs:
+                if worker is None or not worker.is_alive:
+                    worker = Worker(self._environment)
+                    self._workers.add(worker)
+                show(Event(job=job, kind="started"))
+                for event in worker.follow(job):
+                    show(event)
+        finally:
+            if worker is not None:
+                worker.close()
 
     def _stop(self) -> None:
-        self._stopping = True
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill()
-
-
-def made_event(job: Job, message: dict[str, Any]) -> Event:
-    """Return the event that a worker's message tells of."""
-    return Event(
-        job=job,
-        kind=message["event"],
-        round_index=message.get("round", 0),
-        num_rounds=message.get("rounds", 0),
-        headline=message.get("headline", ""),
-        reason=message.get("reason", ""),
-        known=message.get("known", False),
-    )
+        for worker in self._workers:
+            if worker.is_alive:
+                worker.kill()
 
 
 def death(code: int) -> str:

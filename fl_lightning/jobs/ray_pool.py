@@ -1,24 +1,20 @@
 """The runs of a comparison on a Ray cluster: the same workers, wherever Ray puts them."""
 
-import json
 import os
-import queue
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import ModuleType
 
 from typing_extensions import override
 
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.jobs.jobs import Job
-from fl_lightning.jobs.pool import Event, Pool, death, made_event, worker_environment
+from fl_lightning.jobs.pool import Event, Pool, Worker
 
 _RETRIES = 5  # of a run whose process or node died
 _SECONDS_BETWEEN_RETRIES = 3.0
-_IN_USE = "FolderInUseError"  # by the process that is dying
 
 
 class RayPool(Pool):
@@ -33,18 +29,15 @@ class RayPool(Pool):
         environment: Variables of the workers beside those of their node.
     """
 
-    def __init__(
-        self, address: str, num_workers: int, num_threads: int, environment: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, address: str, num_workers: int, num_threads: int, environment: dict[str, str]) -> None:
         super().__init__(num_workers, num_threads, environment)
-        self._variables = {**worker_environment(num_threads), **(environment or {})}
         ray = _ray()
         try:
             ray.init(
                 address=address,
                 log_to_driver=False,
                 logging_level="ERROR",
-                runtime_env={"env_vars": {"PYTHONPATH": self._variables["PYTHONPATH"]}},
+                runtime_env={"env_vars": {"PYTHONPATH": self._environment["PYTHONPATH"]}},
             )
         except Exception as error:  # connection errors of several kinds
             raise ConfigError(f"--ray {address}: no cluster answers ({' '.join(str(error).split())[:200]})") from None
@@ -56,89 +49,55 @@ class RayPool(Pool):
         return sum(bool(node["Alive"]) for node in _ray().nodes())
 
     @override
-    def _serve(self, waiting: "queue.SimpleQueue[Job]", events: "queue.SimpleQueue[Event | None]") -> None:
-        try:
-            while not self._stopping:
-                try:
-                    job = waiting.get_nowait()
-                except queue.Empty:
+    def _work(self, jobs: Iterator[Job], show: Callable[[Event], None]) -> None:
+        for job in jobs:
+            show(Event(job=job, kind="started"))
+            for attempts_left in reversed(range(_RETRIES + 1)):
+                outcome = self._play(job, show)
+                if self._stopping:
+                    return
+                if not outcome.again or not attempts_left:
+                    show(outcome)
                     break
-                self._persist(job, events)
-        finally:
-            events.put(None)
+                show(replace(outcome, kind="restarted"))
+                time.sleep(_SECONDS_BETWEEN_RETRIES)
 
-    def _persist(self, job: Job, events: "queue.SimpleQueue[Event | None]") -> None:
-        """Play a job until it has an outcome of its own."""
-        events.put(Event(job=job, kind="started"))
-        for attempt in range(_RETRIES + 1):
-            outcome, again = self._play(job, events)
-            if self._stopping:
-                return
-            if not again or attempt == _RETRIES:
-                events.put(outcome)
-                return
-            events.put(Event(job=job, kind="restarted", reason=outcome.reason))
-            time.sleep(_SECONDS_BETWEEN_RETRIES)
-
-    def _play(self, job: Job, events: "queue.SimpleQueue[Event | None]") -> tuple[Event, bool]:
-        """Play a job once, pass its rounds on, and return how it ended and whether another attempt makes sense."""
+    def _play(self, job: Job, show: Callable[[Event], None]) -> Event:
+        """Play a job once, show its rounds, and return how it ended."""
         ray = _ray()
         try:
-            for reference in self._task.remote(job.to_dict(), self._variables, os.getcwd()):
-                message = ray.get(reference)
-                event = made_event(job, message)
+            for reference in self._task.remote(job, self._environment, os.getcwd()):
+                event: Event = ray.get(reference)
                 if event.kind != "round":
-                    return event, message.get("again", False)
-                events.put(event)
+                    return event
+                show(event)
             reason = "its task ended without a result"
         except ray.exceptions.RayTaskError as error:
-            return Event(job=job, kind="failed", reason=" ".join(str(error.cause).split())), False
+            return Event(job=job, kind="failed", reason=" ".join(str(error.cause).split()))
         except ray.exceptions.RayError as error:
             reason = f"its node or worker was lost ({type(error).__name__})"
-        return Event(job=job, kind="failed", reason=reason), True
+        return Event(job=job, kind="failed", reason=reason, again=True)
 
     @override
     def _stop(self) -> None:
-        self._stopping = True
         _ray().shutdown()  # ends the tasks, and their workers, whose standard input closes
 
 
-def play(job: dict[str, Any], environment: dict[str, str], folder: str) -> Iterator[dict[str, Any]]:
-    """Make one run in a worker process on this node and yield what the worker says; its end is the last message."""
+def play(job: Job, environment: dict[str, str], folder: str) -> Iterator[Event]:
+    """Make one run in a worker process on this node and yield what happens; its end is the last event."""
     if not os.path.isdir(folder):
         reason = f"node {socket.gethostname()} does not see {folder}: --ray needs a folder that all nodes share"
-        yield {"event": "failed", "known": True, "reason": reason}
+        yield Event(job=job, kind="failed", known=True, reason=reason)
         return
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fl_lightning.jobs.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, **environment},
-        cwd=folder,
-    )
+    worker = Worker(environment, folder)
     try:
-        yield from _messages(process, job)
+        yield from worker.follow(job)
     finally:
-        process.kill()
-        process.wait()
+        worker.kill()
+        worker.close()
 
 
-def _messages(process: "subprocess.Popen[str]", job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if process.stdin is None or process.stdout is None:
-        raise RuntimeError("a worker without pipes")
-    process.stdin.write(json.dumps(job) + "\n")
-    process.stdin.flush()
-    for line in process.stdout:
-        message: dict[str, Any] = json.loads(line)
-        yield {**message, "again": message.get("error") == _IN_USE}
-        if message["event"] != "round":
-            return
-    yield {"event": "failed", "reason": death(process.wait()), "again": True}
-
-
-def _ray() -> Any:
+def _ray() -> ModuleType:
     try:
         import ray
     except ImportError:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from fl_lightning.config.compose import ConfigError
@@ -36,7 +37,7 @@ def write(
     """
     home = folder / FOLDER
     home.mkdir(parents=True, exist_ok=True)
-    (home / "jobs.jsonl").write_text("".join(json.dumps(job.to_dict()) + "\n" for job in jobs))
+    (home / "jobs.jsonl").write_text("".join(json.dumps(asdict(job)) + "\n" for job in jobs))
     at_once = "" if num_jobs is None else f"%{num_jobs}"
     exports = {**worker_environment(num_threads), **environment}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
@@ -50,13 +51,13 @@ def write(
         f"--output={(home / 'task_%a.out').resolve()}",
     ]
     name = f"--job-name={folder.resolve().name}"
-    run = f"exec {python} -m fl_lightning.jobs.one_job {file} $SLURM_ARRAY_TASK_ID"
+    run = f"exec {python} -m fl_lightning.jobs.worker {file} $SLURM_ARRAY_TASK_ID"
     report = f"exec {python} -m fl_lightning report {shlex.quote(str(folder.resolve()))}"
-    scripts = home / "array.sh", home / "report.sh"
-    scripts[0].write_text(_script([name, *array, *options], [*lines, run]))
+    (home / "array.sh").write_text(_script([name, *array, *options], [*lines, run]))
     output = f"--output={(home / 'report.out').resolve()}"
-    scripts[1].write_text(_script([f"{name}-report", "--cpus-per-task=1", output, *options], [*lines, report]))
-    return scripts
+    after = [f"{name}-report", "--cpus-per-task=1", output, *options]
+    (home / "report.sh").write_text(_script(after, [*lines, report]))
+    return home / "array.sh", home / "report.sh"
 
 
 def _script(options: Sequence[str], lines: Sequence[str]) -> str:

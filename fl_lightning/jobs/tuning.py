@@ -3,7 +3,6 @@
 Imports nothing heavy.
 """
 
-import argparse
 import csv
 import io
 import itertools
@@ -13,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.jobs.jobs import Job
 from fl_lightning.runs import safe_yaml
-from fl_lightning.runs.naming import in_words
+from fl_lightning.runs.identity import in_words
+
+Settings = tuple[tuple[str, str], ...]  # keys and values, as they are typed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,29 +34,10 @@ class Axis:
 class Score:
     """How settings did on the held-out data."""
 
-    settings: tuple[tuple[str, str], ...]
+    settings: Settings
     mean: float  # of the monitored metric over the last fifth of the rounds and over seeds; NaN if a run failed
     maximised: bool = True
     name: str = ""  # of the metric
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the tuning."""
-    parser.add_argument(
-        "--grid",
-        action="append",
-        default=[],
-        metavar="KEY=VALUES",
-        help="tune each algorithm first and report it at its own best: loop.lr=0.01,0.02,0.05, or for one of them "
-        "fedprox:loop.solver.proximal=0.1,1; several are combined",
-    )
-    parser.add_argument("--tuning-seeds", default="1000:1002", help="seeds of the tuning (default: 1000:1002)")
-    parser.add_argument(
-        "--validation-share",
-        type=float,
-        default=0.1,
-        help="share of the training data that is held out to tune on (default: 0.1)",
-    )
 
 
 def how_tuned(grid: Sequence[str], share: float, seeds: str, folder: Path) -> str:
@@ -86,15 +67,12 @@ def parse_grid(texts: Sequence[str]) -> list[Axis]:
 
 def _values(text: str) -> tuple[str, ...]:
     if text.startswith("["):
-        return tuple(map(_as_text, safe_yaml.load(text, "--grid")))
+        listed = safe_yaml.load(text, "--grid")
+        return tuple(value if isinstance(value, str) else json.dumps(value) for value in listed)
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def points(axes: Sequence[Axis], algorithm: str) -> Iterator[tuple[tuple[str, str], ...]]:
+def points(axes: Sequence[Axis], algorithm: str) -> Iterator[Settings]:
     """Yield each combination of settings for an algorithm.
 
     >>> list(points([Axis(key="a", values=("1", "2")), Axis(key="b", values=("3",), algorithm="x")], "x"))
@@ -118,7 +96,7 @@ def trials(planned: Sequence[Job], axes: Sequence[Axis], seeds: Sequence[int], s
         replace(
             job,
             seed=seed,
-            run_dir=(folder / algorithm / (in_words(dict(settings)) or "as_given") / f"seed_{seed}").as_posix(),
+            run_dir=(folder / algorithm / _name(settings) / f"seed_{seed}").as_posix(),
             overrides=[*job.overrides, *as_overrides(settings), "--validation", f"{share:g}", "--logger", "none"],
         )
         for seed in seeds
@@ -127,35 +105,36 @@ def trials(planned: Sequence[Job], axes: Sequence[Axis], seeds: Sequence[int], s
     ]
 
 
-def as_overrides(settings: Sequence[tuple[str, str]]) -> list[str]:
+def _name(settings: Settings) -> str:
+    return in_words(dict(settings)) or "as_given"
+
+
+def as_overrides(settings: Settings) -> list[str]:
     """Return settings as arguments of the command line."""
     return [word for key, value in settings for word in (f"--{key}", value)]
 
 
 def scores(jobs: Sequence[Job], axes: Sequence[Axis]) -> dict[str, list[Score]]:
     """Return for each algorithm how its settings did, in the order of the grid."""
-    found: dict[str, list[Score]] = {}
-    for algorithm in dict.fromkeys(job.algorithm for job in jobs):
-        for settings in points(axes, algorithm):
-            wanted = in_words(dict(settings)) or "as_given"
-            folders = [
-                Path(job.run_dir)
-                for job in jobs
-                if job.algorithm == algorithm and Path(job.run_dir).parent.name == wanted
-            ]
-            found.setdefault(algorithm, []).append(_score(settings, folders))
-    return found
+    folders: dict[tuple[str, str], list[Path]] = {}
+    for job in jobs:
+        folder = Path(job.run_dir)
+        folders.setdefault((job.algorithm, folder.parent.name), []).append(folder)
+    return {
+        algorithm: [_score(settings, folders[algorithm, _name(settings)]) for settings in points(axes, algorithm)]
+        for algorithm in dict.fromkeys(job.algorithm for job in jobs)
+    }
 
 
-def _score(settings: tuple[tuple[str, str], ...], folders: Sequence[Path]) -> Score:
+def _score(settings: Settings, folders: Sequence[Path]) -> Score:
+    from fl_lightning.runs.records import read_summary  # numpy
+
     try:
-        found = [json.loads((folder / "summary.json").read_text(encoding="utf-8")) for folder in folders]
-        monitor, mode = str(found[0]["monitor"]), str(found[0]["mode"])
-        name = monitor.removeprefix("test_")
-        value = mean(float(summary[f"last_{name}"]) for summary in found)
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        found = [read_summary(folder) for folder in folders]
+        value = mean(math.nan if summary.last is None else summary.last for summary in found)
+    except (OSError, ValueError):
         return Score(settings=settings, mean=math.nan)
-    return Score(settings=settings, mean=value, maximised=mode != "min", name=name)
+    return Score(settings=settings, mean=value, maximised=found[0].mode != "min", name=found[0].metric)
 
 
 def best(several: Sequence[Score]) -> Score | None:

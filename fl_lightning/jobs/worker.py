@@ -2,7 +2,9 @@
 
 Importing torch and Lightning takes seconds, so a worker imports once and makes many runs. Jobs come in as lines of
 JSON on standard input, events go out as lines of JSON on standard output. When standard input closes, because the
-parent is done or was killed, the worker ends at once: no run goes on without somebody to see it.
+parent is done or was killed, the worker ends at once: no run continues without somebody to see it.
+
+``python -m fl_lightning.jobs.worker JOBS.jsonl NUMBER`` makes one run of a list, for job arrays.
 """
 
 import gc
@@ -13,7 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from fl_lightning.config import compose as configs
 from fl_lightning.jobs.jobs import Job
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
     from fl_lightning.types import RoundResult
 
 _SECONDS_BETWEEN_EVENTS = 0.2
+_FIXABLE = (ValueError, OSError, ImportError)  # by the user
 
 
 class Ticker:
-    """A callback that tells the parent how far the run is."""
+    """A callback that shows the parent how far the run is."""
 
     def __init__(self, answers: TextIO) -> None:
         self.answers = answers
@@ -39,19 +42,20 @@ class Ticker:
         if now - self._last < _SECONDS_BETWEEN_EVENTS and loop.round_index < loop.rounds:
             return
         self._last = now
-        value, name = result.metrics.get(loop.monitor), loop.monitor.removeprefix("test_").replace("_", " ")
+        value = result.metrics.get(loop.monitor)
+        name = loop.monitor.removeprefix("test_").replace("_", " ")
         headline = "" if value is None else f"{name} {value:.3f}"
-        send(self.answers, event="round", round=loop.round_index, rounds=loop.rounds, headline=headline)
+        send(self.answers, kind="round", round_index=loop.round_index, num_rounds=loop.rounds, headline=headline)
 
 
-def send(answers: TextIO, **event: Any) -> None:
-    """Write one event."""
+def send(answers: TextIO, **event: str | int) -> None:
+    """Write one event, by the fields of :class:`fl_lightning.jobs.pool.Event`."""
     answers.write(json.dumps(event) + "\n")
     answers.flush()
 
 
 def execute(job: Job, answers: TextIO) -> str:
-    """Make one run or go on with it, and return ``kept`` if it was finished already, else ``finished``."""
+    """Make one run or resume it, and return ``kept`` if it was finished already, else ``finished``."""
     from fl_lightning.config import building
 
     settings = building.parse(configs.compose(job.configs), [*job.overrides, "--seed", str(job.seed)], job.trusted)
@@ -73,17 +77,20 @@ def serve(job: Job, answers: TextIO) -> None:
             os.dup2(file.fileno(), stream)
     try:
         with forgiving_output():  # the log's disk may be full
-            event = execute(job, answers)
-        send(answers, event=event)
+            outcome = execute(job, answers)
+        send(answers, kind=outcome)
     except Exception as error:
         import traceback
 
+        from fl_lightning.runs.locking import FolderInUseError
+
         with forgiving_output():
             traceback.print_exc()
-        known = isinstance(error, (ValueError, OSError, ImportError))
-        text = " ".join(str(error).split()) or type(error).__name__
+        known = isinstance(error, _FIXABLE)
         name = type(error).__name__
-        send(answers, event="failed", reason=text if known else f"{name}: {text}", known=known, error=name)
+        text = " ".join(str(error).split()) or name
+        reason = text if known else f"{name}: {text}"
+        send(answers, kind="failed", reason=reason, known=known, again=isinstance(error, FolderInUseError))
     gc.collect()  # parts of a run refer to each other: its data would stay until some later collection
 
 
@@ -93,18 +100,51 @@ def _listen(jobs: "queue.SimpleQueue[Job]") -> None:
     os._exit(0)
 
 
-def main() -> None:
-    """Serve jobs until standard input closes."""
+def main(arguments: list[str]) -> int:
+    """Make one run of a list, or serve jobs until standard input closes."""
+    if arguments:
+        return _make_one(arguments)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    import torch
-
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    _limit_threads()
     while True:
         serve(jobs.get(), answers)
 
 
+def _limit_threads() -> None:
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+def read_job(path: Path, number: int) -> Job:
+    """Return a job of a file with one on each line.
+
+    Raises:
+        ConfigError: If there is no such job.
+    """
+    lines = path.read_text().splitlines() if path.is_file() else []
+    if not 0 <= number < len(lines):
+        raise configs.ConfigError(f"{path} has {len(lines)} jobs, there is none with the number {number}")
+    return Job(**json.loads(lines[number]))
+
+
+def _make_one(arguments: list[str]) -> int:
+    try:
+        job = read_job(Path(arguments[0]), int(arguments[1]))
+    except (IndexError, ValueError) as error:
+        print(f"fl-lightning: error: {error}: wanted are a file of jobs and a number", file=sys.stderr)
+        return 2
+    _limit_threads()
+    try:
+        print(f"{job.name}: {execute(job, sys.stdout)}")
+    except _FIXABLE as error:
+        print(f"fl-lightning: error: {job.name}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -127,17 +127,13 @@ class RunRecord(Remembers):
     @property
     def best_value(self) -> float | None:
         """The best value so far."""
-        return self._row(self.best_round)[self.monitor] if self.best_round else None
-
-    def _row(self, round_index: int) -> dict[str, float]:
-        first = int(self.history[0]["round"])  # not 1 where an old checkpoint without rows was resumed
-        return self.history[round_index - first]
+        return self.history[self.best_round - 1][self.monitor] if self.best_round else None
 
     def result(self, state: ModelState, averaged: ModelState | None, module: LightningModule) -> RunResult:
         """Return what the run has come to."""
         best = None
         if self.best_round:
-            row = self._row(self.best_round)
+            row = self.history[self.best_round - 1]
             best = Best(
                 round_index=self.best_round,
                 value=row[self.monitor],

@@ -1,6 +1,7 @@
 """The memory of a part: the attributes that a resumed run needs."""
 
 import copy
+import io
 from typing import Any, ClassVar
 
 import numpy as np
@@ -90,6 +91,13 @@ def start_anew(part: Any) -> None:
             part.load_state_dict(copy.deepcopy(fresh))
 
 
+def encode(content: object) -> bytes:
+    """Return what ``torch.save`` makes of tensors, numbers, strings and containers of them."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
 def _key(name: str) -> str:
     return name.lstrip("_")
 
@@ -124,8 +132,6 @@ def _restored(where: str, present: Any, saved: Any) -> Any:
     if hasattr(present, "state_dict"):
         present.load_state_dict(saved)
         return present
-    if isinstance(present, np.ndarray) and isinstance(saved, torch.Tensor):
-        saved = {_ARRAY: saved}  # of an older checkpoint, which had no marks
     if present is not None and saved is not None and _kind(present) != _kind(saved):
         raise ValueError(
             f"the checkpoint does not fit: {where} is a {_kind(saved)} in it, but a {_kind(present)} is wanted"

@@ -31,7 +31,7 @@ def is_maximised(metric: str, runs: Sequence[Run] = ()) -> bool:
     >>> is_maximised("val_accuracy"), is_maximised("test_loss")
     (True, False)
     """
-    said = {run.summary.get("mode") for run in runs if run.summary.get("monitor") == metric} & {"max", "min"}
+    said = {run.summary.mode for run in runs if run.summary.monitor == metric} & {"max", "min"}
     return said == {"max"} if len(said) == 1 else metric.endswith("accuracy")
 
 
@@ -49,9 +49,8 @@ class Entry:
     @property
     def epsilon(self) -> float:
         """Epsilon of a private run, the largest of all seeds; NaN where a run is not private."""
-        given = [run.summary.get("epsilon") for run in self.runs]
-        known = [float(value) for value in given if isinstance(value, int | float)]
-        return max(known) if len(known) == len(given) else math.nan
+        known = [run.summary.epsilon for run in self.runs if run.summary.epsilon is not None]
+        return max(known) if len(known) == len(self.runs) else math.nan
 
     def best(self, metric: str) -> dict[int, float]:
         """Return the best value of each seed."""
@@ -98,7 +97,7 @@ class Entry:
     @cached_property
     def class_accuracy(self) -> Vector:
         """Final accuracy of each class, averaged over the seeds."""
-        return _mean_row([run.summary.get("per_class_accuracy") or [] for run in self.runs])
+        return _mean_row([run.summary.per_class_accuracy or [] for run in self.runs])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,8 +260,8 @@ def default_targets(entries: Sequence[Entry]) -> tuple[float, ...]:
 
     The second one is chosen by all algorithms together, not by the reference, and keeps the table from being empty.
     """
-    configured = {run.summary.get("target_accuracy") for entry in entries for run in entry.runs}
-    targets = sorted(float(value) for value in configured if isinstance(value, (int, float)))
+    summaries = [run.summary for entry in entries for run in entry.runs]
+    targets = sorted({each.target for each in summaries if each.target is not None and each.metric == "accuracy"})
     limit = targets[0] if targets else 1.0
     for step in range(9, 0, -1):
         lower = step / 10
@@ -281,7 +280,7 @@ def compare(runs: Sequence[Run], reference: str = "fedacs", targets: Sequence[fl
     if not runs:
         raise ValueError("there is no finished run to report")
     entries = grouped(runs)
-    names = [str(name) for name in dict.fromkeys(run.summary.get("monitor") for run in runs) if name]
+    names = [name for name in dict.fromkeys(run.summary.monitor for run in runs) if name]
     wanted = list(dict.fromkeys([*(names if len(names) == 1 else []), *METRICS]))
     metric = next((name for name in wanted if all(not math.isnan(_last(run.metrics.get(name))) for run in runs)), None)
     if metric is None:

@@ -1,32 +1,64 @@
-"""The table at the end of a comparison: what each algorithm reached and what it spent, over the seeds."""
+"""What became of a comparison: its runs, read once, and the table of what each algorithm reached and spent."""
 
 import math
-import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fl_lightning.report.comparison import Comparison, Entry, compare
+from fl_lightning.report.statistics import spread
+from fl_lightning.report.writing import write
+from fl_lightning.runs.reading import Problem, load_all
 
 if TYPE_CHECKING:
-    from fl_lightning.report.comparison import Comparison, Entry
+    from rich.table import Table
 
 _COSTS = {"round": "rounds", "computation_time": "computation", "synchronous_time": "synchronous"}
 
 
-def print_outcome(folder: Path) -> None:
-    """Print the table of the finished runs below a folder; nothing where they cannot be compared."""
-    from rich.console import Console
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Runs that were compared, and folders that could not be."""
 
-    from fl_lightning.report import comparison
-    from fl_lightning.runs import reading as loading
+    comparison: Comparison
+    problems: list[Problem]
 
-    runs, _ = loading.load_all([folder])
-    try:
-        compared = comparison.compare(runs)
-    except ValueError:
-        return
-    Console(width=None if sys.stdout.isatty() else 100).print(outcome_table(compared))
+    @property
+    def logged(self) -> bool:
+        """Whether any of the runs was logged to W&B."""
+        return any("wandb" in str(run.config.get("logger")) for run in self.comparison.runs)
+
+    def write(self, out: Path, figures: bool = True) -> list[Path]:
+        """Write the page, the tables and, if wanted, the figures; return the files."""
+        return write(self.comparison, self.problems, out, figures)
 
 
-def outcome_table(compared: "Comparison") -> Any:
+def load(
+    folders: Sequence[Path], warn: Callable[[str], None], reference: str = "fedacs", targets: Sequence[float] = ()
+) -> Outcome:
+    """Read and compare the runs at and below some folders.
+
+    Args:
+        folders: Of runs, or with runs in them.
+        warn: Takes in words what is left out, and another reference than the one asked for.
+        reference: The algorithm that the others are compared with.
+        targets: Accuracies whose cost is reported; by default those of the configs.
+
+    Raises:
+        ValueError: There is no finished run, or they have no metric in common.
+    """
+    runs, problems = load_all(folders)
+    for problem in problems:
+        warn(str(problem))
+    compared = compare(runs, reference, targets)
+    found = compared.reference
+    if reference not in (found.name, found.runs[0].algorithm):
+        warn(f"no run of {reference}: the others are compared with {found.name}")
+    return Outcome(comparison=compared, problems=problems)
+
+
+def outcome_table(compared: Comparison) -> "Table":
     """Return the table, best first."""
     from rich import box
     from rich.table import Table
@@ -45,14 +77,12 @@ def outcome_table(compared: "Comparison") -> Any:
     return table
 
 
-def _has(compared: "Comparison", axis: str) -> bool:
+def _has(compared: Comparison, axis: str) -> bool:
     return all(axis in run.metrics for run in compared.runs)
 
 
-def _row(compared: "Comparison", entry: "Entry", target: float | None, axes: list[str]) -> list[str]:
-    from fl_lightning.report.statistics import spread
-
-    values = spread([_last(run.summary, compared.metric) for run in entry.runs])
+def _row(compared: Comparison, entry: Entry, target: float | None, axes: list[str]) -> list[str]:
+    values = spread(list(entry.late(compared.metric).values()))
     deviation = "" if math.isnan(values.deviation) else f" ± {values.deviation:.3f}"
     cells = [entry.name, f"{values.mean:.3f}{deviation}"]
     if target is None or not axes:
@@ -60,9 +90,3 @@ def _row(compared: "Comparison", entry: "Entry", target: float | None, axes: lis
     spent = {axis: [value for value in entry.reached(target, axis).values() if value is not None] for axis in axes}
     means = [f"{sum(known) / len(known):,.0f}" if known else "-" for known in spent.values()]
     return [*cells, f"{len(spent[axes[0]])}/{len(entry.runs)}", *means]
-
-
-def _last(summary: dict[str, Any], metric: str) -> float:
-    name = metric.removeprefix("test_")
-    value = summary.get(f"last_{name}", summary.get(f"final_{name}"))
-    return float(value) if isinstance(value, int | float) else math.nan

@@ -104,7 +104,7 @@ def _ordinal(number: int) -> str:
 def _what_ran(comparison: Comparison, problems: Sequence[Problem]) -> Values:
     """Return settings that differ, seconds, versions, what was rejected and what was left out."""
     rows = [_run_row(comparison, entry) for entry in comparison.entries]
-    versions = {tuple(sorted((run.summary.get("versions") or {}).items())) for run in comparison.runs}
+    versions = {tuple(sorted(run.summary.versions.items())) for run in comparison.runs}
     return {
         "reference": comparison.reference.name,
         "rows": rows,
@@ -117,7 +117,7 @@ def _what_ran(comparison: Comparison, problems: Sequence[Problem]) -> Values:
 
 def _run_row(comparison: Comparison, entry: Entry) -> Values:
     reference = comparison.reference
-    seconds = [float(run.summary.get("seconds") or math.nan) for run in entry.runs]
+    seconds = [run.summary.seconds or math.nan for run in entry.runs]
     return {
         "name": entry.name,
         "settings": [
@@ -128,13 +128,7 @@ def _run_row(comparison: Comparison, entry: Entry) -> Values:
         "seeds": [run.seed for run in entry.runs],
         "rounds": max(len(run.metrics["round"]) for run in entry.runs),
         "seconds": sum(seconds) / len(seconds),
-        # By whatever name the summaries count rejected updates.
-        "rejected": sum(
-            int(value)
-            for run in entry.runs
-            for key, value in run.summary.items()
-            if "rejected" in key and isinstance(value, int | float)
-        ),
+        "rejected": sum(run.summary.rejected_updates for run in entry.runs),
     }
 
 

@@ -5,26 +5,21 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fl_lightning.callbacks.checkpoint import checkpoints
-from fl_lightning.callbacks.client_table import EVERYBODY, QUANTILES
-from fl_lightning.config.compose import ConfigError
-from fl_lightning.runs import safe_yaml
+from fl_lightning.output import write_durably
+from fl_lightning.runs import records
 from fl_lightning.runs.locking import FolderLock
-from fl_lightning.runs.storage import is_checkpoint, write_durably
+from fl_lightning.runs.records import CHECKPOINTS, CONFIG, LOGS, RunError
+from fl_lightning.runs.storage import checkpoints, is_checkpoint
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
 
-CHECKPOINTS = "checkpoints"  # folder in a run's folder
 MARKER = ".fl_lightning.json"
-_FILES = (
-    *(MARKER, "config.yaml", "metrics.csv", "clients.csv", QUANTILES, EVERYBODY),
-    *("summary.json", "model.ckpt", "model_last.ckpt"),
-)
-_LOGS = ("wandb", "tensorboard")
-_MOVING, _ASIDE = ".replaced.tmp", ".replaced"
+_FILES = (MARKER, CONFIG, records.METRICS, records.QUANTILES, records.EVERYBODY, *records.FINAL_FILES)
+_MOVING = ".replaced.tmp"
+_ASIDE = ".replaced"
 _OUR_KEYS = {"loop", "model", "data", "fabric", "seed"}  # of a complete config
 
 
@@ -44,14 +39,14 @@ class RunFolder:
         self._lock = FolderLock(path)
         self._made: list[Path] = []
         self._unwritable: OSError | None = None
-        self._marker: dict[str, Any] = {}
+        self._marker: dict[str, object] = {}
         self._replaces = False
 
     def claim(self) -> None:
         """Take the folder for this process, before anything is read or written there.
 
         Raises:
-            ConfigError: If it holds what is not ours.
+            RunError: If it holds what is not ours.
             FolderInUseError: If another process trains there.
         """
         refuse_foreign(self.path)
@@ -63,12 +58,12 @@ class RunFolder:
             return
         self._recover()
 
-    def prepare(self, config: str, identity: dict[str, Any], anew: bool) -> None:
+    def prepare(self, config: str, identity: dict[str, object], anew: bool) -> None:
         """Make everything ready for training.
 
         Args:
             config: The complete configuration.
-            identity: What the marker tells of the run.
+            identity: What the marker says of the run.
             anew: Whether the run starts at its first round, so that what is there belongs to another one.
         """
         if self._unwritable is not None:
@@ -77,7 +72,7 @@ class RunFolder:
             self._set_aside()
         self._marker = {"saved": not anew, **identity}
         self._write_marker()
-        write_durably(self.path / "config.yaml", config.encode())
+        write_durably(self.path / CONFIG, config.encode())
 
     def on_federation_saved(self, loop: "FederatedLoop") -> None:
         """Delete what this run replaces, now that it cannot be lost any more."""
@@ -123,7 +118,7 @@ class RunFolder:
             self._move_back()  # their disk was away when the rest was put back
 
     def _set_aside(self) -> None:
-        names = [name for name in (*_FILES, *_LOGS) if os.path.lexists(self.path / name)]
+        names = [name for name in (*_FILES, *LOGS) if os.path.lexists(self.path / name)]
         saved = checkpoints(self.path / CHECKPOINTS)
         if not names and not saved:
             return
@@ -142,7 +137,7 @@ class RunFolder:
         self._replaces = True
 
     def _put_back(self) -> None:
-        for name in (*_FILES, *_LOGS):
+        for name in (*_FILES, *LOGS):
             _remove(self.path / name)
         (self.path / _ASIDE).rename(self.path / _MOVING)
         self._move_back()
@@ -167,18 +162,18 @@ def _remove(path: Path) -> None:
 
 
 def refuse_foreign(run_dir: Path) -> None:
-    """Raise ConfigError if the run would write over files that no run of ours made."""
+    """Raise RunError if the run would write over files that no run of ours made."""
     if run_dir.exists() and not run_dir.is_dir():
-        raise ConfigError(f"--run_dir {run_dir} is a file: give a folder")
-    taken = [name for name in (*_FILES, CHECKPOINTS, *_LOGS) if os.path.lexists(run_dir / name)]
+        raise RunError(f"--run_dir {run_dir} is a file: give a folder")
+    taken = [name for name in (*_FILES, CHECKPOINTS, *LOGS) if os.path.lexists(run_dir / name)]
     if taken and not _is_ours(run_dir):
-        raise ConfigError(
+        raise RunError(
             f"{run_dir} has {', '.join(taken)}, but not from a run of fl_lightning: "
             "give another --run_dir, or move these files away"
         )
     link = run_dir / CHECKPOINTS
     if link.is_symlink() and not link.exists():
-        raise ConfigError(
+        raise RunError(
             f"{link} is a link to {os.readlink(link)}, which is not there: bring it back (is the disk mounted?), "
             "or remove the link"
         )
@@ -187,9 +182,9 @@ def refuse_foreign(run_dir: Path) -> None:
 def _is_ours(run_dir: Path) -> bool:
     if marker(run_dir) or (run_dir / _MOVING).is_dir() or (run_dir / _ASIDE).is_dir():
         return True
-    config = stored_config(run_dir)
-    if config is not None and safe_yaml.load(config, "the stored config").keys() >= _OUR_KEYS:
-        return True  # of a version that left no marker, or copied without it
+    with suppress(OSError, ValueError):
+        if records.read_config(run_dir).keys() >= _OUR_KEYS:
+            return True  # copied without the marker, which is hidden
     folder = run_dir / CHECKPOINTS
     left = [name for name in _FILES if os.path.lexists(run_dir / name)]
     if not left and folder.is_dir() and not any(folder.iterdir()):
@@ -197,19 +192,10 @@ def _is_ours(run_dir: Path) -> bool:
     return any(is_checkpoint(path) for _, path in checkpoints(folder))
 
 
-def marker(run_dir: Path) -> dict[str, Any]:
-    """Return what a run's folder tells of the run; empty if it has no marker."""
+def marker(run_dir: Path) -> dict[str, object]:
+    """Return what a run's folder says of the run; empty if it has no marker."""
     try:
         content = json.loads((run_dir / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) and "config_hash" in content else {}
-
-
-def stored_config(run_dir: Path) -> str | None:
-    """Return the configuration that lies in a folder, or nothing if it cannot be read as one."""
-    try:
-        text = (run_dir / "config.yaml").read_text(encoding="utf-8")
-        return text if isinstance(safe_yaml.load(text, f"{run_dir / 'config.yaml'}"), dict) else None
-    except (OSError, ValueError):
-        return None

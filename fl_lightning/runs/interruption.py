@@ -1,16 +1,12 @@
-"""Ctrl-C and SIGTERM: finish the round, save, and say how to go on."""
+"""Ctrl-C and SIGTERM: finish the round, save, and say how to resume."""
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fl_lightning.config.building import Run
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NOTE = b"\nstopping after this round; press Ctrl-C again to stop at once\n"
@@ -41,24 +37,27 @@ class Interruption:
 
 
 @contextmanager
-def interruptible(run: "Run") -> Iterator[Interruption]:
-    """Let the first signal pause the run after its round; a second Ctrl-C, or one before training, stops at once."""
+def interruptible(pause: Callable[[], bool]) -> Iterator[Interruption]:
+    """Let the first signal pause a run after its round; a second Ctrl-C, or one before training, stops at once.
+
+    Args:
+        pause: Asks the run to pause, and returns whether it will: False when there is nothing to save yet.
+    """
     interruption = Interruption()
 
-    def pause(number: int, frame: FrameType | None) -> None:
-        if run.starting:
-            raise Interrupted(number)
+    def handle(number: int, frame: FrameType | None) -> None:
         if interruption.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if not pause():
+            raise Interrupted(number)
         interruption.signal = number
-        run.loop.interrupted = True
         with suppress(OSError):  # nobody reads it
             os.write(2, _NOTE)  # print could be in the middle of a line of its own
 
     if threading.current_thread() is not threading.main_thread():
         yield interruption
         return
-    before = {number: signal.signal(number, pause) for number in _SIGNALS}
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
         yield interruption
     finally:

@@ -1,47 +1,30 @@
-"""Deciding whether a run starts, goes on where it was interrupted, or is finished already."""
+"""Deciding whether a run starts, resumes where it was interrupted, or is finished already."""
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import yaml
+from lightning.fabric import Fabric
 
-from fl_lightning.callbacks.checkpoint import load_latest
-from fl_lightning.config.compose import ConfigError
-from fl_lightning.runs.differing import differences
-from fl_lightning.runs.folder import CHECKPOINTS, marker, refuse_foreign, stored_config
-from fl_lightning.runs.identity import (
-    changed_files,
-    installed_versions,
-    named_files,
-    other_versions,
-    settings_hash,
-)
-from fl_lightning.runs.storage import DamagedFileError, read_checkpoint
+from fl_lightning.runs import safe_yaml
+from fl_lightning.runs.folder import marker, refuse_foreign
+from fl_lightning.runs.identity import about, changed_files, differences, other_versions
+from fl_lightning.runs.records import CHECKPOINTS, METRICS, RunError, num_rounds, sound_summary, stored_config
+from fl_lightning.runs.storage import DamagedFileError, load_latest, read_checkpoint
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
     """How a run begins."""
 
-    checkpoint: dict[str, Any] | None = None  # what it goes on from
+    checkpoint: dict[str, Any] | None = None  # what it resumes from
     finished: bool = False  # nothing is left to do
     stored: dict[str, Any] | None = None  # the whole checkpoint file
     notes: list[str] = field(default_factory=list)  # what the user should know
-
-
-def about(config: str) -> dict[str, Any]:
-    """Return what a checkpoint tells of its run: the config, the files that it names, and the versions in use."""
-    tree = yaml.safe_load(config)
-    return {
-        "config": config,
-        "config_hash": settings_hash(tree),
-        "files": named_files(tree),
-        "versions": installed_versions(),
-    }
 
 
 def begin(run_dir: Path, config: str, resume: str) -> Beginning:
@@ -54,11 +37,12 @@ def begin(run_dir: Path, config: str, resume: str) -> Beginning:
             or the folder of a run; only then may the number of rounds differ.
 
     Raises:
-        ConfigError: If the folder holds a run of another configuration, or rounds to which no checkpoint fits.
+        RunError: If the folder holds a run of another configuration, or rounds to which no checkpoint fits.
     """
     if resume == "never":
         return Beginning()
-    summary = sound_summary(run_dir, yaml.safe_load(config).get("seed")) if resume == "auto" else None
+    settings = safe_yaml.load(config, "the config")
+    summary = sound_summary(run_dir, settings.get("seed")) if resume == "auto" else None
     checkpoint, notes = _checkpoint(run_dir, resume, needed=summary is None)
     there = _stored(run_dir) if checkpoint is None else checkpoint
     if not there:
@@ -69,14 +53,18 @@ def begin(run_dir: Path, config: str, resume: str) -> Beginning:
     if resume != "auto" and (around := _stored(run_dir)):  # a copy of a checkpoint may be resumed in its run alone
         _refuse_another(run_dir, around, here, resume)
     finished_round = checkpoint["loop"].get("round") if checkpoint and isinstance(checkpoint.get("loop"), dict) else 0
-    if summary is not None and (not isinstance(finished_round, int) or finished_round <= summary["rounds"]):
+    if summary is not None and (not isinstance(finished_round, int) or finished_round <= summary.rounds):
         return Beginning(finished=True, stored=checkpoint, notes=notes)
     if checkpoint is None:
         return _without_checkpoint(run_dir)
     notes += [f"{text}: later rounds may differ in their last digits" for text in other_versions(there.get("versions"))]
-    beginning = _continuation(checkpoint, config, notes, resume)
-    if beginning.checkpoint is not None:
-        check_rounds(run_dir / "metrics.csv", beginning.checkpoint["round"])
+    beginning = _continuation(checkpoint, settings["loop"]["rounds"], notes, resume)
+    wanted = 0 if beginning.checkpoint is None else beginning.checkpoint["round"]
+    if num_rounds(run_dir) < wanted:
+        raise RunError(
+            f"{run_dir / METRICS} does not have the rounds 1 to {wanted} that come before the checkpoint: "
+            "bring the file back, or start anew with --resume never"
+        )
     return beginning
 
 
@@ -90,24 +78,24 @@ def _checkpoint(run_dir: Path, resume: str, needed: bool) -> tuple[dict[str, Any
     except DamagedFileError as error:
         if not needed:
             return None, [str(error).partition(": no checkpoint")[0]]
-        raise ConfigError(str(error)) from None
+        raise RunError(str(error)) from None
     if checkpoint is None and resume != "auto":
-        raise ConfigError(f"--resume {resume}: there is no checkpoint")
+        raise RunError(f"--resume {resume}: there is no checkpoint")
     return checkpoint, notes
 
 
-def _stored(run_dir: Path) -> dict[str, Any]:
-    """Return what a folder without a checkpoint tells of its run."""
+def _stored(run_dir: Path) -> dict[str, object]:
+    """Return what a folder without a checkpoint says of its run."""
     config = stored_config(run_dir)
     return marker(run_dir) | ({} if config is None else {"config": config})
 
 
 def _without_checkpoint(run_dir: Path) -> Beginning:
     """Start over what never had a checkpoint, and nothing else."""
-    rounds = num_rounds(run_dir / "metrics.csv")
+    rounds = num_rounds(run_dir)
     if rounds and marker(run_dir).get("saved", True):
-        raise ConfigError(
-            f"{run_dir} has {rounds} round{'s' * (rounds > 1)} in metrics.csv, but no checkpoint in "
+        raise RunError(
+            f"{run_dir} has {rounds} round{'s' * (rounds > 1)} in {METRICS}, but no checkpoint in "
             f"{run_dir / CHECKPOINTS}: bring the checkpoints back (is their disk mounted?), "
             "or start anew with --resume never"
         )
@@ -115,99 +103,70 @@ def _without_checkpoint(run_dir: Path) -> Beginning:
 
 
 def _refuse_rounds_without_config(run_dir: Path) -> None:
-    rounds = num_rounds(run_dir / "metrics.csv")
+    rounds = num_rounds(run_dir)
     if rounds:
-        raise ConfigError(
-            f"{run_dir} has {rounds} rounds in metrics.csv, but nothing tells of which config: "
+        raise RunError(
+            f"{run_dir} has {rounds} rounds in {METRICS}, but nothing tells of which config: "
             "give another --run_dir, or --resume never to replace it"
         )
 
 
-def sound_summary(run_dir: Path, seed: Any) -> dict[str, Any] | None:
-    """Return the summary of a finished run, or nothing if it is missing, damaged or of another seed."""
-    try:
-        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(summary, dict) or summary.get("seed") != seed:
-        return None
-    return summary if type(summary.get("rounds")) is int and summary["rounds"] > 0 else None
-
-
-def num_rounds(path: Path) -> int:
-    """Return how many rows a metrics file has below its header."""
-    try:
-        with path.open("rb") as file:
-            return max(0, sum(1 for _ in file) - 1)
-    except OSError:
-        return 0
-
-
-def check_rounds(path: Path, wanted: int) -> None:
-    """Raise ConfigError unless a metrics file can have the rounds before a checkpoint."""
-    if num_rounds(path) < wanted:
-        raise ConfigError(
-            f"{path} does not have the rounds 1 to {wanted} that come before the checkpoint: "
-            "bring the file back, or start anew with --resume never"
-        )
-
-
-def _continuation(checkpoint: dict[str, Any], config: str, notes: list[str], resume: str) -> Beginning:
+def _continuation(checkpoint: dict[str, Any], rounds: int, notes: list[str], resume: str) -> Beginning:
     state = _field(checkpoint, "loop", dict, resume)
-    number, rounds = _field(state, "round", int, resume), yaml.safe_load(config)["loop"]["rounds"]
+    number = _field(state, "round", int, resume)
     finished = _field(checkpoint, "finished", bool, resume)
     if finished and (resume == "auto" or number >= rounds):
         return Beginning(finished=True, stored=checkpoint, notes=notes)
     if number > rounds:
-        raise ConfigError(f"--resume {resume}: the checkpoint is of round {number}, but loop.rounds={rounds}")
+        raise RunError(f"--resume {resume}: the checkpoint is of round {number}, but loop.rounds={rounds}")
     notes = [*notes, f"continuing after round {number} of {rounds}"]
     return Beginning(checkpoint=state, stored=checkpoint, notes=notes)
 
 
-def _field(checkpoint: dict[str, Any], name: str, kind: type, resume: str) -> Any:
+def _field(checkpoint: dict[str, Any], name: str, kind: type[T], resume: str) -> T:
     value = checkpoint.get(name)
     if not isinstance(value, kind):
-        raise ConfigError(f"--resume {resume}: the checkpoint has no {name!r} and is not one of a run")
+        raise RunError(f"--resume {resume}: the checkpoint has no {name!r} and is not one of a run")
     return value
 
 
-def _refuse_another(run_dir: Path, there: dict[str, Any], here: dict[str, Any], resume: str) -> None:
-    """Raise ConfigError unless the stored run is that of the config here."""
-    explicit = resume != "auto"
+def _refuse_another(run_dir: Path, there: dict[str, object], here: dict[str, object], resume: str) -> None:
+    """Raise RunError unless the stored run is that of the config here."""
+    also_free = () if resume == "auto" else ("loop.rounds",)
     if isinstance(there.get("config"), str):
-        different = differences(there["config"], here["config"], also_free=("loop.rounds",) if explicit else ())
+        different = differences(str(there["config"]), str(here["config"]), also_free)
     elif "config_hash" in there:  # only a marker is left
         different = ["their hashes differ"] if there["config_hash"] != here["config_hash"] else []
     else:
-        raise ConfigError(f"--resume {resume}: the checkpoint has no 'config' and is not one of a run")
+        raise RunError(f"--resume {resume}: the checkpoint has no 'config' and is not one of a run")
     if different:
         more = f" and {len(different) - 5} more" if len(different) > 5 else ""
-        raise ConfigError(
+        raise RunError(
             f"{run_dir} holds a run of another config ({'; '.join(different[:5])}{more}): "
             "give another --run_dir, or --resume never to replace it"
         )
     changed = changed_files(there.get("files"), here["files"])
     if changed:
-        raise ConfigError(
+        raise RunError(
             f"{run_dir} holds a run with other inputs ({'; '.join(changed[:5])}): bring them back, "
             "give another --run_dir, or --resume never to replace it"
         )
 
 
-def shared(fabric: Any, decide: Callable[[], Beginning]) -> Beginning:
+def shared(fabric: Fabric, decide: Callable[[], Beginning]) -> Beginning:
     """Let the first process decide for all, which may not even see the same files; all of them fail if it fails."""
     if fabric.world_size == 1:
         return decide()
-    decision: Beginning | ConfigError | None = None
+    decision: Beginning | RunError | None = None
     if fabric.global_rank == 0:
         try:
             decision = decide()
         except (ValueError, OSError) as error:
-            decision = ConfigError(str(error))
+            decision = RunError(str(error))
     decision = fabric.broadcast(decision)
     if isinstance(decision, Beginning):
         return decision
-    raise ConfigError(str(decision))
+    raise RunError(str(decision))
 
 
 def folder_of(resume: str, given: str | None) -> Path | None:
@@ -228,16 +187,16 @@ def folder_of(resume: str, given: str | None) -> Path | None:
     elif path.is_file():
         folder = _home_of(path)
     else:
-        raise ConfigError(f"--resume {resume} is neither auto, never, a checkpoint nor the folder of a run")
+        raise RunError(f"--resume {resume} is neither auto, never, a checkpoint nor the folder of a run")
     if folder is None:
         if given is None:
-            raise ConfigError(
+            raise RunError(
                 f"--resume {resume} does not lie in the folder {CHECKPOINTS} of its run: "
                 "say by --run_dir which run it continues"
             )
         return Path(given)
     if given is not None and Path(given).resolve() != folder.resolve():
-        raise ConfigError(f"--resume {resume} resumes in {folder}: leave out --run_dir {given}")
+        raise RunError(f"--resume {resume} resumes in {folder}: leave out --run_dir {given}")
     return folder
 
 
@@ -250,9 +209,9 @@ def _home_of(path: Path) -> Path | None:
         refuse_foreign(folder)
         there = _stored(folder).get("config")
         own = read_checkpoint(path).get("config")
-    except ConfigError:
+    except RunError:
         return None
     except DamagedFileError as error:
-        raise ConfigError(str(error)) from None
+        raise RunError(str(error)) from None
     known = isinstance(there, str) and isinstance(own, str)
     return folder if known and not differences(str(there), str(own), also_free=("loop.rounds",)) else None

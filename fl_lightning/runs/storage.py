@@ -1,64 +1,55 @@
-"""Files that are complete or not there, and that tell when they are damaged."""
+"""Checkpoints: files that show when they are damaged."""
 
 import hashlib
 import io
-import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
+from fl_lightning.output import write_durably
+
+FORMAT = 2  # rises whenever an older program could not read what a newer one writes
 _HEADER = re.compile(rb"fl_lightning checkpoint (\d{1,4}) ([0-9a-f]{64}) (\d{1,18})\n")
 _HEADER_ROOM = 128
-FORMAT = 2  # rises whenever an older program could not read what a newer one writes
+_NAME = re.compile(r"round_(\d+)\.ckpt")
 
 
 class DamagedFileError(ValueError):
     """A file that is not what was written."""
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file so that it holds, whatever happens, either what it held before or all of the new content.
+def checkpoint_name(round_index: int) -> str:
+    """Return the file name of the checkpoint of a round.
 
-    The content goes to a file beside it, is forced to the disk and takes the place by a rename, which is forced to the
-    disk as well. A full disk or a folder that cannot be written leaves the old file untouched.
+    >>> checkpoint_name(7)
+    'round_00000007.ckpt'
     """
-    _write(path, lambda file: file.write(content))
+    return f"round_{round_index:08d}.ckpt"
 
 
-def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot write {path}: {error.strerror}; what was there before is intact") from None
-    finally:
-        with suppress(OSError):  # it has taken its place, unless something failed
-            temporary.unlink(missing_ok=True)
+def checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """Return the checkpoints in a folder with their rounds, oldest first."""
+    found = ((_NAME.fullmatch(path.name), path) for path in folder.glob("round_*.ckpt"))
+    return sorted((int(match[1]), path) for match, path in found if match)
 
 
-def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the newest checkpoint that is not damaged, and what is wrong with those after it.
 
-
-def encode(content: Any) -> bytes:
-    """Return what ``torch.save`` makes of tensors, numbers, strings and containers of them."""
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    return buffer.getvalue()
+    Raises:
+        DamagedFileError: If there are checkpoints, but all of them are damaged.
+    """
+    errors: list[str] = []
+    for _, path in reversed(checkpoints(folder)):
+        try:
+            return read_checkpoint(path), errors
+        except (DamagedFileError, OSError) as error:  # noqa: PERF203
+            errors.append(str(error))
+    if errors:
+        raise DamagedFileError("; ".join(errors) + ": no checkpoint before it is left, --resume never starts anew")
+    return None, []
 
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
@@ -77,7 +68,7 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
         file.seek(0)
         file.write(_header(hashed.digest.hexdigest(), hashed.length))
 
-    _write(path, fill)
+    write_durably(path, fill)
 
 
 def _header(digest: str, length: int) -> bytes:
@@ -88,10 +79,12 @@ class _Hashed:
     """Passes what is written on to a file and keeps its checksum and length."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self.digest, self.length = file, hashlib.sha256(), 0
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.length = 0
         self.error: OSError | None = None  # the first of the disk
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes) -> int:
         try:
             self._file.write(data)
         except OSError as error:
@@ -124,13 +117,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     header = _HEADER.match(data[:_HEADER_ROOM])
     if header is None:
         raise DamagedFileError(f"{path} is not a checkpoint of fl_lightning, or its first line is damaged")
-    version, digest, length = int(header[1]), header[2].decode(), int(header[3])
+    version = int(header[1])
     if version > FORMAT:
         raise DamagedFileError(
             f"{path} has format {version}, but this version reads up to {FORMAT}: update fl_lightning"
         )
     payload = memoryview(data)[header.end() :]
-    if len(payload) != length or hashlib.sha256(payload).hexdigest() != digest:
+    if len(payload) != int(header[3]) or hashlib.sha256(payload).hexdigest() != header[2].decode():
         raise DamagedFileError(f"{path} is damaged: its checksum does not match its content")
     try:
         content = torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")

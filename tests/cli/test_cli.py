@@ -12,12 +12,13 @@ import pytest
 import torch
 import yaml
 
-from fl_lightning.callbacks.recorder import COLUMNS, read_metrics
+from fl_lightning.callbacks.recorder import COLUMNS
 from fl_lightning.cli.main import main
 from fl_lightning.config import catalogue
 from fl_lightning.config import compose as configs
 from fl_lightning.module import FederatedModule
 from fl_lightning.networks import DigitsNet
+from fl_lightning.runs.records import read_rounds
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["--logger", "none", "--loop.rounds", "2"]
@@ -91,7 +92,7 @@ def test_the_stored_config_reproduces_the_run(tmp_path):
     again = ["--config", str(tmp_path / "a" / "config.yaml"), "--run_dir", str(tmp_path / "b")]
     assert main(["train", *again]) == 0
     timed = {"wall_time", "training_seconds"}
-    left, right = (read_metrics(tmp_path / run / "metrics.csv") for run in "ab")
+    left, right = (read_rounds(tmp_path / run / "metrics.csv") for run in "ab")
     strip = [[{k: v for k, v in row.items() if k not in timed} for row in rows] for rows in (left, right)]
     assert strip[0] == strip[1]
 
@@ -109,7 +110,7 @@ def test_every_config_loads(algorithm):
 def test_every_algorithm_runs_on_digits_and_the_toy(algorithm, tmp_path):
     assert train("--config", f"digits_{algorithm}.yaml", run_dir=tmp_path / "digits") == 0
     assert train("--config", f"toy_{algorithm}.yaml", run_dir=tmp_path / "toy") == 0
-    assert "distance" in read_metrics(tmp_path / "toy" / "metrics.csv")[-1]
+    assert "distance" in read_rounds(tmp_path / "toy" / "metrics.csv")[-1]
 
 
 def test_no_setting_is_written_twice():

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from fl_lightning.cli.closing import next_command, objective_line
 from fl_lightning.cli.main import main
+from fl_lightning.cli.train import next_command
+from fl_lightning.diagnosis.words import objective_line
 
 
 def test_the_demo_leaves_what_it_promises(tmp_path, monkeypatch, capsys):

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from fl_lightning.callbacks.checkpoint import load_latest
 from fl_lightning.cli.main import main
+from fl_lightning.runs.storage import load_latest
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,10 @@ import torch
 from fuzzing import amounts, fuzz, tried, world
 from hypothesis import strategies as st
 
-from fl_lightning.callbacks.checkpoint import checkpoints
-from fl_lightning.callbacks.metrics_file import read_metrics
 from fl_lightning.callbacks.schedule import read_conditions
 from fl_lightning.data.images import Images, read_images, save_images
-from fl_lightning.runs.storage import DamagedFileError, read_checkpoint, write_checkpoint
+from fl_lightning.runs.records import read_rounds
+from fl_lightning.runs.storage import DamagedFileError, checkpoints, read_checkpoint, write_checkpoint
 from stored_runs import arguments, make_run, plain
 
 __all__ = ["world"]  # a fixture
@@ -145,7 +144,7 @@ def test_damaged_metrics_are_read_or_refused(amount, stored):
     def check(seed):
         file.write_bytes(damaged(original, seed))
         try:
-            rows = read_metrics(file)
+            rows = read_rounds(file)
         except ValueError as error:
             assert str(file) in str(error)  # noqa: PT017
             return

@@ -12,10 +12,10 @@ from fl_lightning.callbacks import (
     TensorBoardMetrics,
     WandbMetrics,
 )
-from fl_lightning.callbacks.metrics_file import read_metrics
 from fl_lightning.cli.main import main
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
+from fl_lightning.runs.records import read_rounds
 
 DEFAULTS = (ComputationTime, RunRecorder, RoundProgress, WandbMetrics, TensorBoardMetrics, RoundCheckpoint)
 
@@ -73,5 +73,5 @@ def test_a_config_with_callbacks_of_its_own_runs(tmp_path):
     run = tmp_path / "run"
     arguments = ["--config", "toy_fedacs.yaml", "--config", str(config), "--loop.rounds", "2", "--logger", "none"]
     assert main(["train", *arguments, "--run_dir", str(run)]) == 0
-    last = read_metrics(run / "metrics.csv")[-1]
+    last = read_rounds(run / "metrics.csv")[-1]
     assert last["computation_time"] == 2 * last["local_steps"]

@@ -132,7 +132,7 @@ def test_a_signal_during_a_download_acts_within_a_second(number, code, stalling,
     run.data = Downloads(f"http://127.0.0.1:{stalling.server_port}/data.bin", tmp_path / "data")
     times: list[float] = []
     threading.Thread(target=strike, args=(stalling.asked, number, times), daemon=True).start()
-    with interruptible(run), pytest.raises(Interrupted) as raised:
+    with interruptible(run.pause), pytest.raises(Interrupted) as raised:
         run.execute("auto")
     assert time.monotonic() - times[0] < 1
     assert raised.value.exit_code == code

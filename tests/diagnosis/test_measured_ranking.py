@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks.reproduction import measures, runs
-from fl_lightning.cli import diagnose
+from fl_lightning.config import algorithms
 from fl_lightning.config import compose as configs
 from fl_lightning.diagnosis.objective import recommend
+from fl_lightning.diagnosis.systems import diagnosed, planner_of_config
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 STATELESS = ("limitedfedacs", "fedacs", "workaware", "varianceoptimal", "cafednova")
@@ -26,8 +27,10 @@ def test_the_recommended_algorithm_is_first_at_equal_local_steps(reading):
     assert len(measured) >= 3, "a ranking needs algorithms"
     data, classes, _ = reading.split("_")
     merged = configs.compose([f"{data}.yaml"])
-    planner, _, _ = diagnose.planner_of_config(merged, ["--data.partition.assignment", classes], [])
-    found, _ = diagnose.diagnoses(merged, planner, sorted(measured), [], [])
+    planner, _, _ = planner_of_config(
+        algorithms.environment(merged, ["--data.partition.assignment", classes]), algorithms.model_bytes(merged)
+    )
+    found, _ = diagnosed(algorithms.algorithms(merged, sorted(measured), []), planner)
     choice = recommend(found, share=0.2)
     forecast = [each.name for each in choice.consistent]
     assert choice.name == max(measured, key=measured.__getitem__)

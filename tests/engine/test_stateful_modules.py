@@ -12,7 +12,8 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning.engine import Engine
 from fl_lightning.module import FederatedModule
-from fl_lightning.runs.storage import encode, read_checkpoint, write_checkpoint
+from fl_lightning.parts.memory import encode
+from fl_lightning.runs.storage import read_checkpoint, write_checkpoint
 from made import made_work
 from systems import gaussian_federation, small_loop
 

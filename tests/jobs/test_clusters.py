@@ -16,8 +16,9 @@ import pytest
 from fl_lightning.cli import compare
 from fl_lightning.cli.main import main
 from fl_lightning.config import compose as configs
-from fl_lightning.jobs import one_job
+from fl_lightning.jobs.jobs import Job
 from fl_lightning.jobs.ray_pool import play
+from fl_lightning.jobs.worker import read_job
 from stored_runs import content_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,10 +66,10 @@ def test_a_job_array_is_written_and_submitted(tmp_path, monkeypatch, capsys):
         assert line in script.splitlines()
     assert "export OMP_NUM_THREADS=2" in script
     assert subprocess.run(["bash", "-n", str(tmp_path / "o" / "slurm" / "array.sh")], check=False).returncode == 0
-    jobs = [one_job.read_job(tmp_path / "o" / "slurm" / "jobs.jsonl", number) for number in range(6)]
+    jobs = [read_job(tmp_path / "o" / "slurm" / "jobs.jsonl", number) for number in range(6)]
     assert [(job.algorithm, job.seed) for job in jobs] == [(a, s) for s in range(3) for a in ("fedacs", "fedavg")]
     with pytest.raises(configs.ConfigError, match="has 6 jobs, there is none with the number 6"):
-        one_job.read_job(tmp_path / "o" / "slurm" / "jobs.jsonl", 6)
+        read_job(tmp_path / "o" / "slurm" / "jobs.jsonl", 6)
 
 
 def test_without_slurm_the_command_is_named_and_a_refusal_is_passed_on(tmp_path, monkeypatch, capsys):
@@ -92,9 +93,10 @@ def test_a_cluster_has_a_queue_of_its_own():
 
 
 def test_a_node_that_does_not_see_the_folder_says_so(tmp_path):
-    (message,) = play({}, {}, str(tmp_path / "elsewhere"))
-    assert message["known"]
-    assert "needs a folder that all nodes share" in message["reason"]
+    job = Job(algorithm="fedacs", data="digits", seed=0, configs=[], run_dir="x")
+    (event,) = play(job, {}, str(tmp_path / "elsewhere"))
+    assert event.known
+    assert "needs a folder that all nodes share" in event.reason
 
 
 def test_ray_is_an_extra(monkeypatch, capsys, tmp_path):

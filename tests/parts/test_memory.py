@@ -11,7 +11,6 @@ from torch import nn
 
 from fl_lightning import samplers
 from fl_lightning.aggregators import AnonymousMean, EchoedInnovations, MemorizedMean, PostponedBroadcast, ServerAdam
-from fl_lightning.callbacks import ComputationTime, RunRecorder, WandbMetrics
 from fl_lightning.parts.memory import Remembers
 
 
@@ -163,12 +162,6 @@ def test_what_does_not_fit_is_refused(value, present, said):
         there_and_back(value, present)
 
 
-def test_arrays_of_checkpoints_without_marks_are_read():
-    part = Part(np.zeros(2))
-    part.load_state_dict({"_value": torch.ones(2, dtype=torch.float64)})
-    assert same(part._value, np.ones(2))
-
-
 def test_the_memory_of_another_part_is_refused():
     weights = torch.zeros(3)
     larger, smaller, none = EchoedInnovations(), PostponedBroadcast(), AnonymousMean()
@@ -247,24 +240,3 @@ def test_wrong_names_are_refused_where_the_class_is_written(names, said):
 def test_names_that_are_not_there_are_named():
     with pytest.raises(AttributeError, match="last_updates"):
         MemorizedMean().state_dict()
-
-
-def test_callbacks_keep_the_keys_of_earlier_checkpoints(tmp_path):
-    time = ComputationTime()
-    counted = {"local_steps": 3, "computation_time": 4.0, "synchronous_time": 5.0}
-    time.load_state_dict(counted | {"wall_time": 6.0})
-    assert time.state_dict() == {"spent": counted | {"uplink_bytes": 0.0, "downlink_bytes": 0.0}, "wall_time": 6.0}
-    metrics = WandbMetrics()
-    old = {"run_id": "abc", "best": 0.5, "reached": {"rounds_to_target": 3}}
-    metrics.load_state_dict(old)
-    assert metrics.state_dict() == old
-    recorder = RunRecorder(str(tmp_path), labels={"data": "digits"})
-    sums = {"draws": torch.ones(2, dtype=torch.float64)}
-    old = {"clients": sums, "class_accuracy": [0.5], "labels": {"data": "mnist"}, "seconds": 3.0}
-    recorder.load_state_dict(old)
-    recorder._began = 0.0
-    state = recorder.state_dict()
-    assert state.pop("seconds") > old.pop("seconds")
-    assert state.pop("metrics")["columns"]  # not in earlier ones
-    assert state.pop("evaluations") == {}  # likewise
-    assert same(state, old)

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from fl_lightning.cli.main import main
-from fl_lightning.runs.naming import changed_settings, in_words, run_folder
+from fl_lightning.runs.identity import changed_settings, in_words, run_folder
 
 TOY = ["train", "--config", "toy_fedavg.yaml", "--logger", "none"]
 

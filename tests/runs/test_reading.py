@@ -56,7 +56,7 @@ def test_whole_runs_are_read_with_their_labels(tmp_path):
         (lambda folder: cut(folder / "metrics.csv"), "half-written"),
         (lambda folder: cut(folder / "summary.json"), "summary.json is half-written"),
         (lambda folder: (folder / "config.yaml").write_text("a: [1"), "config.yaml is half-written"),
-        (lambda folder: (folder / "config.yaml").write_text("- 1"), "must each hold a table"),
+        (lambda folder: (folder / "config.yaml").write_text("- 1"), "config.yaml must hold a table"),
         (lambda folder: (folder / "metrics.csv").write_text(""), "metrics.csv has no rows"),
         (lambda folder: (folder / "metrics.csv").write_bytes(b"\xff\xfe\x00"), "utf-8"),
         (lambda folder: (folder / "metrics.csv").write_text("round\nx\n"), "no number"),

@@ -11,13 +11,12 @@ import torch
 from torch import nn
 
 from fl_lightning.callbacks import RoundCheckpoint, RunRecorder
-from fl_lightning.callbacks.checkpoint import checkpoints
 from fl_lightning.cli.main import main
 from fl_lightning.config import compose as configs
 from fl_lightning.config.building import Outcome
 from fl_lightning.module import FederatedModule
-from fl_lightning.runs.resuming import differences
-from fl_lightning.runs.storage import read_checkpoint
+from fl_lightning.runs.identity import differences
+from fl_lightning.runs.storage import checkpoints, read_checkpoint
 from stored_runs import arguments, content_of, make_run, plain
 from systems import gaussian_federation, small_loop
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_lightning.callbacks.checkpoint import checkpoints
-from fl_lightning.runs.storage import read_checkpoint
+from fl_lightning.runs.storage import checkpoints, read_checkpoint
 from stored_runs import arguments, content_of, make_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fl_lightning.callbacks.checkpoint import checkpoints
 from fl_lightning.cli.main import main
 from fl_lightning.jobs import worker
 from fl_lightning.jobs.jobs import Job
 from fl_lightning.runs.folder import RunFolder
 from fl_lightning.runs.locking import FolderInUseError, FolderLock
+from fl_lightning.runs.storage import checkpoints
 from stored_runs import arguments, content_of, make_run
 
 ROUNDS = 3

@@ -16,9 +16,8 @@ from fl_lightning.aggregators import (
     SecureSum,
     ServerMomentum,
 )
-from fl_lightning.callbacks.checkpoint import checkpoints
 from fl_lightning.cli.main import main
-from fl_lightning.runs.storage import read_checkpoint
+from fl_lightning.runs.storage import checkpoints, read_checkpoint
 from fl_lightning.samplers import DiversityBased, NormProportional
 from fl_lightning.secure import FixedPoint, Participant, recover, secure_sum, split
 from fl_lightning.secure.primitives import KeyPair, library, mask, opened, sealed

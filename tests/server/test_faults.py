@@ -15,12 +15,12 @@ import wandb
 
 from fl_lightning.callbacks import RoundCheckpoint, RunRecorder, WandbMetrics
 from fl_lightning.callbacks import wandb as wandb_callback
-from fl_lightning.callbacks.checkpoint import checkpoints
-from fl_lightning.callbacks.metrics_file import read_metrics
 from fl_lightning.cli.main import main
 from fl_lightning.config import compose as configs
 from fl_lightning.engine import Engine
-from fl_lightning.runs.storage import read_checkpoint, write_durably
+from fl_lightning.output import write_durably
+from fl_lightning.runs.records import read_rounds
+from fl_lightning.runs.storage import checkpoints, read_checkpoint
 from fl_lightning.samplers import Importance
 from fl_lightning.server.faults import FaultPolicy, bad_rows, collect, finite_rows
 from fl_lightning.types import ModelState, Updates
@@ -64,7 +64,7 @@ def test_a_fifth_of_the_clients_send_nan_and_training_goes_on(engine, tmp_path, 
     rejected = [fault for result in memory.results for fault in result.faults]
     assert {fault.client for fault in rejected} == {2, 7}
     assert all(result.delivered[[fault.client for fault in result.faults]].sum() == 0 for result in memory.results)
-    rows = read_metrics(tmp_path / "metrics.csv")
+    rows = read_rounds(tmp_path / "metrics.csv")
     assert [row["num_rejected"] for row in rows] == [len(result.faults) for result in memory.results]
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["rejected_updates"] == len(rejected)
@@ -122,7 +122,7 @@ def test_every_algorithm_survives_nan_clients(algorithm, tmp_path):
 
     run.data.load = broken
     run.execute("never")
-    rows = read_metrics(tmp_path / "metrics.csv")
+    rows = read_rounds(tmp_path / "metrics.csv")
     assert len(rows) == 4
     assert torch.isfinite(run.loop.state.weights).all()
     rejected = json.loads((tmp_path / "summary.json").read_text())["rejected_updates_by_client"]
@@ -211,7 +211,7 @@ def test_a_full_disk_gives_one_line_and_no_damaged_file(tmp_path):
     assert not list((tmp_path / "run").rglob("*.tmp"))
     for _, path in checkpoints(tmp_path / "run" / "checkpoints"):
         read_checkpoint(path)
-    rows = read_metrics(tmp_path / "run" / "metrics.csv")
+    rows = read_rounds(tmp_path / "run" / "metrics.csv")
     assert [row["round"] for row in rows] == list(range(1, len(rows) + 1))
     again = make_run("toy_fedavg", tmp_path / "run", 60)
     assert again.execute("auto").value == "finished"

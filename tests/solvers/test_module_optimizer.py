@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn import functional
 
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
-from fl_lightning.callbacks.recorder import read_metrics
 from fl_lightning.cli.main import main
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine import Engine
 from fl_lightning.module import FederatedModule
+from fl_lightning.runs.records import read_rounds
 from fl_lightning.samplers import FullParticipation
 from fl_lightning.solvers import SGD, ModuleOptimizer, TorchOptimizer
 from made import made_loop
@@ -192,7 +192,7 @@ def test_a_rate_of_zero_is_refused_in_the_round_that_has_it():
 def test_the_command_line_takes_it(value, tmp_path):
     arguments = ["--config", "digits_fedavg.yaml", "--loop.solver", value, "--logger", "none", "--loop.rounds", "1"]
     assert main(["train", *arguments, "--loop.lr", "null", "--run_dir", str(tmp_path)]) == 0
-    assert read_metrics(tmp_path / "metrics.csv")[0]["learning_rate"] == 0.02  # the default of FederatedModule
+    assert read_rounds(tmp_path / "metrics.csv")[0]["learning_rate"] == 0.02  # the default of FederatedModule
 
 
 def test_no_module_no_accumulation():

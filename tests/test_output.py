@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fl_lightning.cli.main import main
-from fl_lightning.output import forgiving, forgiving_output
+from fl_lightning.output import forgiving, forgiving_output, sync_folder, write_durably
 from stored_runs import arguments
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Broken(io.StringIO):
@@ -45,12 +45,12 @@ def test_an_unprintable_last_line_is_escaped(tmp_path, monkeypatch):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_closed_pipes_full_disks_and_closed_files_of_a_real_process(tmp_path):
     """Python's own last flush must not fail either, and no file may get the number of a closed standard file."""
-    command = [sys.executable, str(ROOT / "train.py"), *arguments("toy_fedavg", tmp_path / "run", 3)]
-    line = " ".join(f"'{word}'" for word in command)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for number, redirected in enumerate(["| true", ">/dev/full 2>/dev/full", "<&- >&- 2>&-"]):
         # The first and the last train; the second finds the first's run finished, and says so.
-        script = f"set -o pipefail; {line.replace('/run', f'/run{number // 2}')} {redirected}"
+        given = arguments("toy_fedavg", tmp_path / f"run{number // 2}", 3)
+        line = " ".join(f"'{word}'" for word in [sys.executable, str(ROOT / "train.py"), *given])
+        script = f"set -o pipefail; {line} {redirected}"
         done = subprocess.run(["bash", "-c", script], env=environment, stderr=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 0, (redirected, done.stderr)
     header = (tmp_path / "run1" / "metrics.csv").read_text().splitlines()[0]
@@ -71,3 +71,19 @@ def test_the_streams_are_put_back(capsys):
         assert (sys.stdout, sys.stderr) != before
     assert (sys.stdout, sys.stderr) == before
     assert capsys.readouterr().out == "seen\n"
+
+
+def test_no_folder_is_opened_on_windows(tmp_path, monkeypatch):
+    """Windows refuses to open a folder, and needs no help to store its names."""
+    file = tmp_path / "file"
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OSError, match="Permission denied"):
+        sync_folder(tmp_path)
+    monkeypatch.setattr(os, "name", "nt")
+    write_durably(file, b"content")
+    monkeypatch.undo()
+    assert file.read_bytes() == b"content"

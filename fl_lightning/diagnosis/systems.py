@@ -1,0 +1,158 @@
+"""The systems that are diagnosed: the clients of a configuration, of a table or of a run."""
+
+import copy
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fl_lightning.algorithms import Algorithm, System
+from fl_lightning.data.partitions import expected_sizes
+from fl_lightning.diagnosis.dry_run import GivenConditions, planner_of, typical_rounds
+from fl_lightning.diagnosis.given_clients import ClientTable
+from fl_lightning.diagnosis.needs import needs_of
+from fl_lightning.diagnosis.objective import Diagnosis, diagnose
+from fl_lightning.engine.batches import steps_per_epoch
+from fl_lightning.output import only_planning
+from fl_lightning.parts.bases import Channel
+from fl_lightning.planning import Planner, target_weights
+from fl_lightning.runs.records import CHECKPOINTS, RunError, Table
+from fl_lightning.runs.storage import DamagedFileError, load_latest
+from fl_lightning.system import Clock, Traffic
+from fl_lightning.types import Conditions, IntVector, Profiles, Vector
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
+    from fl_lightning.loop import FederatedLoop
+
+_ROUNDS = 96
+_STATIC_ROUNDS = 16
+_CONDITIONS_SEED = 0x5EED
+
+
+def planner_of_table(table: ClientTable, loop: "Namespace") -> tuple[Planner, IntVector | None, list[str]]:
+    """Return a planner of the clients of a table; the same three as of a configuration.
+
+    Args:
+        table: T, q and w of the clients.
+        loop: What the table leaves open: ``channel``, ``clock`` and ``lr``.
+    """
+    rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
+    conditions = [Conditions(table.num_steps, table.failure_rates)] * rounds
+    clock = _clock(loop.clock or Clock(), conditions, table.weights, 0, float("nan"))
+    return _planned(conditions, table.weights, loop.channel, clock, loop.lr), None, []
+
+
+def planner_of_config(settings: "Namespace", model_bytes: float) -> tuple[Planner, IntVector | None, list[str]]:
+    """Return a planner of a configuration's clients, how many examples of each class they have if known, and notes.
+
+    Its algorithm is FedAvg, for others to take its place.
+
+    Args:
+        settings: ``seed``, ``data`` and what surrounds the algorithm in ``loop``.
+        model_bytes: Of the model that travels; NaN for unknown.
+    """
+    loop = settings.loop
+    notes = []
+    sizes, label_counts = expected_sizes(settings.data, settings.seed)
+    if sizes is None:
+        sizes = settings.data.load(settings.seed).sizes
+        notes.append("The data was loaded, because nothing else tells how many examples each client has.")
+    epoch = steps_per_epoch(sizes, loop.batch_size)
+    conditions = [
+        loop.schedule.configure_conditions(index, epoch, settings.seed + _CONDITIONS_SEED)
+        for index in range(1, _num_rounds(len(sizes)) + 1)
+    ]
+    static = all(np.array_equal(vars(conditions[0])[name], vars(conditions[1])[name]) for name in vars(conditions[0]))
+    conditions = conditions[:_STATIC_ROUNDS] if static else conditions
+    weights = target_weights(loop.weights, sizes)
+    clock = _clock(loop.clock or Clock(), conditions, weights, settings.seed, model_bytes)
+    return _planned(conditions, weights, loop.channel, clock, loop.lr), label_counts, notes
+
+
+def _planned(conditions: list[Conditions], weights: Vector, channel: Channel, clock: Clock, lr: float) -> Planner:
+    system = System(schedule=GivenConditions(conditions), channel=channel, clock=clock)
+    return planner_of(Algorithm(), system, weights, lr)
+
+
+def _clock(clock: Clock, conditions: list[Conditions], weights: Vector, seed: int, size: float) -> Clock:
+    """Return a clock that knows the clients and the size of the model, NaN for unknown."""
+
+    def forecast() -> Iterator[Profiles]:
+        for each in conditions:
+            yield Profiles(conditions=each, weights=weights, accumulation=each.num_steps.astype(np.float64))
+
+    clock.setup(len(weights), seed, forecast, Traffic(download=size, upload=size, model=size))
+    return clock
+
+
+def _num_rounds(num_clients: int) -> int:
+    return int(np.clip(1_000_000 // num_clients, 4, _ROUNDS))
+
+
+def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tuple[list[Diagnosis], list[str]]:
+    """Return what is known of each algorithm, and the names of those whose objective depends on the data.
+
+    Args:
+        algorithms: By name.
+        like: A planner of the clients, whose algorithm does not matter.
+    """
+    found = []
+    unknown = []
+    for name, algorithm in algorithms:
+        planner = planner_of(algorithm, like.system, like.weights, like.learning_rate)
+        with only_planning():
+            rounds = typical_rounds(planner)
+            needs = None if rounds is None else needs_of(planner)
+        if rounds is None:
+            unknown.append(name)
+        else:
+            found.append(diagnose(name, like.weights, rounds, needs))
+    return found, unknown
+
+
+def measured(folder: Path, algorithm: Algorithm, num_clients: int) -> tuple[int, Vector | None, Algorithm]:
+    """Return the rounds that a run made, the factors measured in them, and the algorithm as it was then.
+
+    Raises:
+        RunError: If the folder has no checkpoint, or one of another config.
+    """
+    try:
+        checkpoint, _ = load_latest(folder / CHECKPOINTS)
+    except DamagedFileError as error:
+        raise RunError(str(error)) from None
+    if checkpoint is None:
+        raise RunError(f"{folder} has no checkpoint yet, which holds what was measured: train some rounds")
+    loaded = copy.deepcopy(algorithm)
+    try:
+        state = checkpoint["loop"]
+        loaded.uploads.setup(num_clients, state["weights"])
+        loaded.uploads.load_state_dict(state["parts"].get("uploads", {}))
+        factors = loaded.uploads.measured_factors()
+        finished = int(state["round"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RunError(f"the checkpoint in {folder} is not one of its config: {error}") from None
+    if factors is not None and len(factors) != num_clients:
+        raise RunError(f"the checkpoint in {folder} knows {len(factors)} clients, its config {num_clients}")
+    return finished, factors, loaded
+
+
+def fedavg_objective(loop: "FederatedLoop", clients: Table) -> Vector:
+    """Return the objective that FedAvg would have optimised under the conditions of a run.
+
+    Args:
+        loop: Of the run.
+        clients: The table that the run left.
+    """
+    weights = clients["weight"]
+    indices = np.unique(np.linspace(1, loop.rounds, min(_num_rounds(len(weights)), loop.rounds)).round().astype(int))
+    epoch = steps_per_epoch(clients["size"].astype(np.int64), loop.batch_size)
+    schedule = loop.system.schedule
+    conditions = [schedule.configure_conditions(int(index), epoch, loop.seed) for index in indices]
+    system = System(schedule=GivenConditions(conditions), channel=loop.system.channel)
+    fedavg = planner_of(Algorithm(solver=loop.algorithm.solver), system, weights, loop.lr or 1.0)
+    with only_planning():
+        rounds = typical_rounds(fedavg)
+    return diagnose("fedavg", weights, rounds or []).effective_weights

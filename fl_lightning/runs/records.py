@@ -1,0 +1,245 @@
+"""The files that a run leaves, and the one reader of each. Imports nothing heavier than numpy."""
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Self
+
+from fl_lightning.runs import safe_yaml
+
+CONFIG = "config.yaml"
+METRICS = "metrics.csv"
+CLIENTS = "clients.csv"
+QUANTILES = "clients_quantiles.csv"  # beside CLIENTS where that has groups
+EVERYBODY = "clients.parquet"  # likewise
+MODEL = "model.ckpt"
+LAST_MODEL = "model_last.ckpt"
+SUMMARY = "summary.json"
+FINAL_FILES = (CLIENTS, LAST_MODEL, MODEL, SUMMARY)  # in the order of writing: with the last, a run is finished
+CHECKPOINTS = "checkpoints"  # a folder
+LOGS = ("wandb", "tensorboard")  # folders
+
+_LARGEST = 1e15
+_FROM_ZERO = ("size", "weight", "expected_draws", "draws", "deliveries", "num_steps", "failure_rate")  # of clients
+
+T = TypeVar("T")
+Vector = npt.NDArray[np.float64]
+Table = dict[str, Vector]  # one column each, NaN for an empty cell
+
+
+class RunError(ValueError):
+    """Something in the folder of a run that the user can fix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What a finished run reached; None for what it did not measure."""
+
+    rounds: int
+    seed: int | None
+    algorithm: str = "unnamed"
+    data: str = "unnamed"
+    monitor: str | None = None  # the headline metric, of which the next six are
+    mode: str | None = None  # max | min
+    last: float | None = None  # mean over the last fifth of the rounds
+    best: float | None = None
+    averaged: float | None = None  # of the averaged model
+    target: float | None = None
+    rounds_to_target: int | None = None
+    per_class_accuracy: tuple[float, ...] = ()
+    epsilon: float | None = None  # of a private run
+    rejected_updates: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    seconds: float | None = None
+
+    @property
+    def metric(self) -> str:
+        """The headline metric without a leading ``test_``."""
+        return (self.monitor or "accuracy").removeprefix("test_")
+
+    @classmethod
+    def of(cls, content: Mapping[str, object]) -> Self:
+        """Return what the content of a summary file says.
+
+        Raises:
+            ValueError: If a field is of another kind than a run writes.
+        """
+        monitor = _field(content, "monitor", str)
+        metric = (monitor or "accuracy").removeprefix("test_")
+        classes = _field(content, "per_class_accuracy", list) or []
+        summary = cls(
+            rounds=_field(content, "rounds", int) or 0,
+            seed=_field(content, "seed", int),
+            algorithm=_field(content, "algorithm", str) or "unnamed",
+            data=_field(content, "data", str) or "unnamed",
+            monitor=monitor,
+            mode=_field(content, "mode", str),
+            last=_field(content, f"last_{metric}", int, float),
+            best=_field(content, f"best_{metric}", int, float),
+            averaged=_field(content, f"averaged_{metric}", int, float),
+            target=_field(content, f"target_{metric}", int, float),
+            rounds_to_target=_field(content, "rounds_to_target", int),
+            per_class_accuracy=tuple(classes),
+            epsilon=_field(content, "epsilon", int, float),
+            rejected_updates=_field(content, "rejected_updates", int) or 0,
+            versions=_field(content, "versions", dict) or {},
+            seconds=_field(content, "seconds", int, float),
+        )
+        if metric == "accuracy" and summary.target is not None and not 0 <= summary.target <= 1:
+            raise ValueError(f"{SUMMARY} holds target_accuracy {summary.target}, which is not between 0 and 1")
+        if summary.seconds is not None and not 0 <= summary.seconds < _LARGEST:
+            raise ValueError(f"{SUMMARY} holds seconds that are no number from 0 up")
+        if not all(type(each) in (int, float) and (math.isnan(each) or 0 <= each <= 1) for each in classes):
+            raise ValueError(f"{SUMMARY} holds a per_class_accuracy that is not between 0 and 1")
+        return summary
+
+
+def _field(content: Mapping[str, object], name: str, *kinds: type[T]) -> T | None:
+    value = content.get(name)
+    if value is None or (isinstance(value, kinds) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{SUMMARY} holds a {name} of the wrong kind")
+
+
+def read_summary(folder: Path) -> Summary:
+    """Return the summary of a finished run.
+
+    Raises:
+        ValueError: If the file is half-written, or not one that a run writes.
+    """
+    try:
+        content = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise ValueError(f"{SUMMARY} is half-written or no JSON") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{SUMMARY} must hold a table")
+    return Summary.of(content)
+
+
+def sound_summary(folder: Path, seed: object) -> Summary | None:
+    """Return the summary of a finished run, or nothing if it is missing, damaged or of another seed."""
+    try:
+        summary = read_summary(folder)
+    except (OSError, ValueError):
+        return None
+    return summary if summary.seed == seed and summary.rounds > 0 else None
+
+
+def read_config(folder: Path) -> dict[str, object]:
+    """Return the configuration of a run.
+
+    Raises:
+        ValueError: If the file is half-written, or no table of keys.
+    """
+    try:
+        config = safe_yaml.load((folder / CONFIG).read_text(encoding="utf-8"), f"{folder / CONFIG}")
+    except safe_yaml.UnsafeYamlError:
+        raise ValueError(f"{CONFIG} is half-written or no YAML") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{CONFIG} must hold a table")
+    return config
+
+
+def stored_config(folder: Path) -> str | None:
+    """Return the text of the configuration that lies in a folder, or nothing if it cannot be read as one."""
+    try:
+        read_config(folder)
+        return (folder / CONFIG).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+def read_table(path: Path) -> Table:
+    """Return the columns of a CSV file of numbers."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *rows = list(csv.reader(file)) or [[]]
+    except csv.Error as error:  # a cell of over 131,072 characters, for one
+        raise ValueError(f"{path.name} is no table: {error}") from None
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise ValueError(f"{path.name} is half-written: line {number} has {len(row)} of {len(header)} cells")
+    try:
+        cells = [[float(cell) if cell else math.nan for cell in row] for row in rows]
+    except ValueError as error:
+        raise ValueError(f"{path.name} holds something that is no number: {error}") from None
+    return dict(zip(header, np.array(cells).reshape(len(rows), len(header)).T, strict=True))
+
+
+def read_rounds(path: Path) -> list[dict[str, float]]:
+    """Return the rows of a metrics file; empty cells are left out."""
+    if not path.is_file():
+        return []
+    try:
+        table = read_table(path)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a table of numbers with one row for each round: {error}") from None
+    rows = zip(*(column.tolist() for column in table.values()), strict=True)
+    return [
+        {name: int(cell) if name == "round" else cell for name, cell in zip(table, row, strict=True) if cell == cell}
+        for row in rows
+    ]
+
+
+def read_metrics(folder: Path) -> Table:
+    """Return the metrics of a run, a row for each round.
+
+    Raises:
+        ValueError: If rounds are out of order, an accuracy is none, or a cost shrinks.
+    """
+    metrics = _read(folder / METRICS, "round")
+    rounds = metrics["round"]
+    if not np.array_equal(rounds, np.arange(1, len(rounds) + 1)):
+        raise ValueError(f"{METRICS} does not have each round once, in order")
+    accuracy = metrics.get("test_accuracy", np.empty(0))
+    if not ((np.isnan(accuracy)) | ((accuracy >= 0) & (accuracy <= 1))).all():
+        raise ValueError(f"{METRICS} holds a test_accuracy that is not between 0 and 1")
+    for name in ("local_steps", "computation_time"):
+        values = metrics.get(name)
+        if values is None:
+            raise ValueError(f"{METRICS} has no column {name}")
+        if not ((values >= 0) & (values < _LARGEST)).all() or (np.diff(values) < 0).any():
+            raise ValueError(f"{METRICS} holds a {name} that is no number or shrinks")
+    return metrics
+
+
+def read_clients(folder: Path) -> Table:
+    """Return the clients of a run, a row for each of them or for each group of them.
+
+    Raises:
+        ValueError: If it holds what no client can be: negative, infinite or missing numbers.
+    """
+    clients = _read(folder / CLIENTS, "weight")
+    for name in _FROM_ZERO:
+        values = clients.get(name)
+        if values is not None and not ((values >= 0) & (values < _LARGEST)).all():
+            raise ValueError(f"{CLIENTS} holds a {name} that is no number from 0 up")
+    effective = clients.get("effective_weight", np.empty(0))
+    if not (np.isnan(effective) | ((effective >= 0) & (effective <= 1 + 1e-6))).all():
+        raise ValueError(f"{CLIENTS} holds an effective_weight that is not between 0 and 1")
+    return clients
+
+
+def _read(path: Path, wanted: str) -> Table:
+    table = read_table(path)
+    if not any(len(column) for column in table.values()):
+        raise ValueError(f"{path.name} has no rows")
+    if wanted not in table:
+        raise ValueError(f"{path.name} has no column {wanted}")
+    return table
+
+
+def num_rounds(folder: Path) -> int:
+    """Return how many rows the metrics of a run have below their header, whatever they hold."""
+    try:
+        with (folder / METRICS).open("rb") as file:
+            return max(0, sum(1 for _ in file) - 1)
+    except OSError:
+        return 0
