@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.cli.layout import listed, width, wrapped
 from fl_lightning.config import catalogue, early
 from fl_lightning.config import compose as configs
@@ -12,6 +13,8 @@ from fl_lightning.output import loading
 from fl_lightning.runs import identity
 
 if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
     from fl_lightning.loop import FederatedLoop
 
 
@@ -60,57 +63,42 @@ def _help() -> str:
     )
 
 
-def split_arguments(arguments: list[str], option: str) -> tuple[list[str], list[str]]:
-    """Separate the values of an option that may come several times from everything else.
-
-    >>> split_arguments(["--config", "a.yaml", "--seed", "1", "--config=b.yaml"], "--config")
-    (['a.yaml', 'b.yaml'], ['--seed', '1'])
-    """
-    values: list[str] = []
-    rest: list[str] = []
-    remaining = iter(arguments)
-    for argument in remaining:
-        if argument == option:
-            value = next(remaining, None)
-            if value is None:
-                raise configs.ConfigError(f"{option} needs a value")
-            values.append(value)
-        elif argument.startswith(f"{option}="):
-            values.append(argument.removeprefix(f"{option}="))
-        else:
-            rest.append(argument)
-    return values, rest
+def make_parser() -> OneLineParser:
+    """Return the parser of the options that are train's own; all others are keys of a config."""
+    parser = OneLineParser(prog="train.py", add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", action="append", default=[])
+    parser.add_argument("--resume", default="auto")
+    parser.add_trust()
+    parser.add_argument("--print_config", action="store_true")
+    parser.add_argument("-h", "--help", action="store_true")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
     """Parse, build and run."""
-    if "-h" in arguments or "--help" in arguments:
+    options, overrides = make_parser().parse_known_args(arguments)
+    if options.help:
         print(_help())
         return 0
-    names, rest = split_arguments(arguments, "--config")
-    trusted, rest = split_arguments(rest, "--trust")
-    resumes, rest = split_arguments(rest, "--resume")
-    names = names or [configs.DEMO]
-    printing = "--print_config" in rest
-    rest = [word for word in rest if word != "--print_config"]
+    names = options.config or [configs.DEMO]
     merged = configs.compose(names)
-    early.check(merged, rest, trusted, ("config", "trust", "resume", "print_config", "help"))
+    early.check(merged, overrides, options.trust, tuple(vars(options)))
     with loading():
         from fl_lightning.config import building
 
-    settings = building.parse(merged, rest, trusted)
-    if printing:
+    settings = building.parse(merged, overrides, options.trust)
+    if options.print_config:
         print(building.dump(settings), end="")
         return 0
-    resume = resumes[-1] if resumes else "auto"
-    _choose_folder(building, settings, merged, rest, names, resume)
-    return _run(building, settings, names, resume)
+    _choose_folder(settings, merged, overrides, names, options.resume)
+    return _run(settings, names, options.resume)
 
 
 def _choose_folder(
-    building: Any, settings: Any, merged: dict[str, Any], overrides: list[str], names: list[str], resume: str
+    settings: "Namespace", merged: dict[str, Any], overrides: list[str], names: list[str], resume: str
 ) -> None:
     """Give a run without ``--run_dir`` a folder of its own."""
+    from fl_lightning.config.building import dump
     from fl_lightning.runs.records import stored_config
     from fl_lightning.runs.resuming import folder_of
 
@@ -122,24 +110,25 @@ def _choose_folder(
     changed = identity.changed_settings(merged, settings.as_dict(), list(early.settings(overrides)))
     folder = identity.run_folder(configs.run_name(names), changed, settings.seed)
     settings.run_dir = str(
-        folder if resume != "auto" else identity.apart(folder, stored_config(folder), building.dump(settings))
+        folder if resume != "auto" else identity.apart(folder, stored_config(folder), dump(settings))
     )
 
 
-def _run(building: Any, settings: Any, names: list[str], resume: str) -> int:
+def _run(settings: "Namespace", names: list[str], resume: str) -> int:
+    from fl_lightning.config.building import Outcome, build
     from fl_lightning.runs.interruption import interruptible
 
-    run = building.build(settings, configs.run_name(names))
+    run = build(settings, configs.run_name(names))
     with interruptible(run.pause) as interruption:
         outcome = run.execute(resume)
     is_first = run.loop.fabric.global_rank == 0
-    if outcome is building.Outcome.PAUSED:
+    if outcome is Outcome.PAUSED:
         same = "the same command" if resume != "never" else "the same command with --resume auto"
         text = f"paused after round {run.loop.round_index} of {run.loop.rounds}: {same} resumes from there"
         if is_first:
             print(text, file=sys.stderr)
-        return interruption.exit_code or 143  # another process was told to stop
-    if outcome is building.Outcome.KEPT and is_first:
+        return interruption.exit_code or 143  # another process was stopped
+    if outcome is Outcome.KEPT and is_first:
         print(f"{run.run_dir} is already finished: use --resume never to start over", file=sys.stderr)
     if is_first:
         print("\n".join(_closing_lines(run.loop, run.run_dir, names)))
