@@ -114,9 +114,8 @@ class HerePool:
 
 def check_settings(arguments, trusted=()):
     """Read a configuration and overrides without building anything."""
-    names, rest = train.split_arguments(arguments, "--config")
-    more, rest = train.split_arguments(rest, "--trust")
-    return building.parse(configs.compose(names or [configs.DEMO]), rest, [*trusted, *more])
+    given, rest = train.make_parser().parse_known_args(arguments)
+    return building.parse(configs.compose(given.config or [configs.DEMO]), rest, [*trusted, *given.trust])
 
 
 def run_train(arguments, monkeypatch):

@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SHOWN = """
 import fl_lightning.callbacks
 from fl_lightning.config import compose
-name = fl_lightning.ChannelFailures.__name__
-print(fl_lightning.callbacks.__file__, compose.FOLDER, len(compose.names("data")), name)
+print(fl_lightning.callbacks.__file__, compose.FOLDER, len(compose.names("data")))
+print(fl_lightning.ChannelFailures.__name__)
 """
 
 

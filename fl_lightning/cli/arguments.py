@@ -4,6 +4,7 @@ Imports nothing heavy.
 """
 
 import argparse
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the message, with the option that was probably meant."""
+        message = re.sub(r"argument (\S+): expected one argument", r"\1 needs a value", message)
         unknown = next((word.split("=")[0] for word in message.split() if word.startswith("--")), "")
         known = [option for option in self._option_string_actions if option.startswith("--")]
         hint = suggestion(unknown, known) if "unrecognized" in message and unknown not in known else ""

@@ -35,32 +35,25 @@ def whole_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fl-lightning")
     commands = parser.add_subparsers()
     for name, text in COMMANDS.items():
-        if name == "train":
-            _add_train(commands.add_parser(name, help=text.partition(":")[0]))
-        else:
-            made = importlib.import_module(f"fl_lightning.cli.{name}").make_parser()
-            command = commands.add_parser(name, help=text.partition(":")[0], parents=[made], add_help=False)
-            _offer(command, {"show": "name"}.get(name, "config"))
-            if name in ("compare", "diagnose", "demo"):
-                _add_keys(command)
+        made = importlib.import_module(f"fl_lightning.cli.{name}").make_parser()
+        command = commands.add_parser(name, help=text.partition(":")[0], parents=[made], add_help=False)
+        for action in command._actions:
+            if action.choices is None:  # it takes any text: offer what it probably is one of
+                action.choices = _offered(name, action.dest)
+        if name in ("train", "compare", "diagnose", "demo"):
+            _add_keys(command)
     return parser
 
 
-def _offer(parser: argparse.ArgumentParser, argument: str) -> None:
-    """Let an argument that takes any text offer the names that it probably is one of."""
-    names = {"name": list(catalogue.stored().kinds), "config": [f"{data}.yaml" for data in configs.names("data")]}
-    for action in parser._actions:
-        if action.dest == argument and action.choices is None:
-            action.choices = names[argument]
-
-
-def _add_train(parser: argparse.ArgumentParser) -> None:
-    pairs = [f"{data}_{name}.yaml" for data in configs.names("data") for name in configs.names("algorithms")]
-    parser.add_argument("--config", choices=pairs)
-    parser.add_argument("--resume", choices=["auto", "never"])
-    parser.add_argument("--trust")
-    parser.add_argument("--print_config", action="store_true")
-    _add_keys(parser)
+def _offered(command: str, argument: str) -> list[str] | None:
+    if (command, argument) == ("show", "name"):
+        return list(catalogue.stored().kinds)
+    if (command, argument) == ("train", "resume"):
+        return ["auto", "never"]
+    if argument != "config":
+        return None
+    algorithms = [f"_{name}" for name in configs.names("algorithms")] if command == "train" else [""]
+    return [f"{data}{algorithm}.yaml" for data in configs.names("data") for algorithm in algorithms]
 
 
 def _add_keys(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from fl_lightning.cli.arguments import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import names_given
+from fl_lightning.jobs.jobs import parse_seeds
 from fl_lightning.output import loading
 
 if TYPE_CHECKING:
@@ -98,25 +99,6 @@ def main(arguments: list[str]) -> int:
     planners = make_planners(scenario, options.algorithm, options.trust)
     _draw(options.name, scenario, planners, seeds, rounds, Path(options.out))
     return 0
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Return the seeds that ``FIRST:END`` or a list stands for.
-
-    >>> parse_seeds("0:3"), parse_seeds("4,7")
-    ([0, 1, 2], [4, 7])
-    """
-    try:
-        if ":" in text:
-            first, end = text.split(":")
-            seeds = list(range(int(first), int(end)))
-        else:
-            seeds = [int(word) for word in text.split(",")]
-    except ValueError:
-        seeds = []
-    if not seeds or min(seeds) < 0:
-        raise configs.ConfigError(f"--seeds={text!r} must be FIRST:END or whole numbers separated by commas, like 0:20")
-    return seeds
 
 
 def _draw(

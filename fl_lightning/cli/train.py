@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.cli.arguments import TRUST, listed, width, wrapped
+from fl_lightning.cli.arguments import TRUST, OneLineParser, listed, width, wrapped
 from fl_lightning.config import catalogue, early
 from fl_lightning.config import compose as configs
 from fl_lightning.output import loading
@@ -61,51 +61,35 @@ def _help() -> str:
     )
 
 
-def split_arguments(arguments: list[str], option: str) -> tuple[list[str], list[str]]:
-    """Separate the values of an option that may come several times from everything else.
-
-    >>> split_arguments(["--config", "a.yaml", "--seed", "1", "--config=b.yaml"], "--config")
-    (['a.yaml', 'b.yaml'], ['--seed', '1'])
-    """
-    values: list[str] = []
-    rest: list[str] = []
-    remaining = iter(arguments)
-    for argument in remaining:
-        if argument == option:
-            value = next(remaining, None)
-            if value is None:
-                raise configs.ConfigError(f"{option} needs a value")
-            values.append(value)
-        elif argument.startswith(f"{option}="):
-            values.append(argument.removeprefix(f"{option}="))
-        else:
-            rest.append(argument)
-    return values, rest
+def make_parser() -> OneLineParser:
+    """Return the parser of the options that are train's own; all others are keys of a config."""
+    parser = OneLineParser(prog="train.py", add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", action="append", default=[])
+    parser.add_argument("--resume", default="auto")
+    parser.add_trust()
+    parser.add_argument("--print_config", action="store_true")
+    parser.add_argument("-h", "--help", action="store_true")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
     """Parse, build and run."""
-    if "-h" in arguments or "--help" in arguments:
+    options, overrides = make_parser().parse_known_args(arguments)
+    if options.help:
         print(_help())
         return 0
-    names, rest = split_arguments(arguments, "--config")
-    trusted, rest = split_arguments(rest, "--trust")
-    resumes, rest = split_arguments(rest, "--resume")
-    names = names or [configs.DEMO]
-    printing = "--print_config" in rest
-    rest = [word for word in rest if word != "--print_config"]
+    names = options.config or [configs.DEMO]
     merged = configs.compose(names)
-    early.check(merged, rest, trusted, ("config", "trust", "resume", "print_config", "help"))
+    early.check(merged, overrides, options.trust, tuple(vars(options)))
     with loading():
         from fl_lightning.config import building
 
-    settings = building.parse(merged, rest, trusted)
-    if printing:
+    settings = building.parse(merged, overrides, options.trust)
+    if options.print_config:
         print(building.dump(settings), end="")
         return 0
-    resume = resumes[-1] if resumes else "auto"
-    _choose_folder(settings, merged, rest, names, resume)
-    return _run(settings, names, resume)
+    _choose_folder(settings, merged, overrides, names, options.resume)
+    return _run(settings, names, options.resume)
 
 
 def _choose_folder(

@@ -6,13 +6,13 @@ from fl_lightning.cli import dashboard
 from fl_lightning.config import compose as configs
 
 workspaces = pytest.importorskip("wandb_workspaces.workspaces", reason="the extra `dashboard` is not installed")
+DASHBOARD = dashboard.Dashboard(project="compare_digits", name="digits", entity="me")
 
 
 def test_workspace_has_the_panels_of_a_comparison():
-    described = dashboard.description("compare_digits", "me", "digits")
-    built = dashboard.build(described, "me")
+    built = dashboard.build(DASHBOARD, "me")
     assert (built.entity, built.project, built.name) == ("me", "compare_digits", "digits")
-    assert [section.name for section in built.sections] == list(described["sections"])
+    assert [section.name for section in built.sections] == list(dashboard.sections())
     spec = json.loads(built._to_model().model_dump_json(by_alias=True))
     text = json.dumps(spec)
     accuracy = built.sections[0].panels
@@ -26,19 +26,18 @@ def test_workspace_has_the_panels_of_a_comparison():
 
 
 def test_report_has_texts_panels_and_run_sets():
-    described = dashboard.description("compare_digits", "me", "digits")
-    spec = json.loads(dashboard.build_report(described, "me")._to_model().spec.model_dump_json(by_alias=True))
+    spec = json.loads(dashboard.build_report(DASHBOARD, "me")._to_model().spec.model_dump_json(by_alias=True))
     text = json.dumps(spec)
     grids = [block for block in spec["blocks"] if block["type"] == "panel-grid"]
-    assert len(grids) == len(described["sections"])
+    assert len(grids) == len(dashboard.sections())
     assert sum(len(grid["metadata"]["panelBankSectionConfig"]["panels"]) for grid in grids) == sum(
-        len(panels) for panels in described["sections"].values()
+        len(panels) for panels in dashboard.sections().values()
     )
     for grid in grids:
         (runs,) = grid["metadata"]["runSets"]
         assert "algorithm" in json.dumps(runs["grouping"])
         assert "train" in json.dumps(runs["filters"])
-    for words in described["report"]["texts"].values():
+    for words in dashboard._TEXTS.values():
         assert words[:30] in text
 
 
