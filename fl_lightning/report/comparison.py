@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -191,7 +190,7 @@ class Comparison:
         return statistics.spread(own.values()), statistics.paired(own, other)
 
     @cached_property
-    def differences(self) -> dict[str, dict[str, Any]]:
+    def differences(self) -> dict[str, dict[str, object]]:
         """The settings in which the algorithms differ: key, then algorithm, then value."""
         settings = {entry.name: entry.runs[0].settings for entry in self.entries}
         keys = _different(list(settings.values()))
