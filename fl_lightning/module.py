@@ -1,7 +1,5 @@
 """A LightningModule around a network, for those who bring none of their own."""
 
-from typing import Any
-
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
@@ -59,7 +57,7 @@ class FederatedModule(LightningModule):
         self.class_accuracy.reset()
 
     @override
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return plain SGD, for a plain Trainer."""
         return torch.optim.SGD(self.parameters(), lr=self.learning_rate)
 
@@ -89,6 +87,6 @@ class QuadraticModule(LightningModule):
         self.log("test_loss", 0.5 * (self.point - batch).square().sum(dim=-1).mean())
 
     @override
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return plain SGD, for a plain Trainer."""
         return torch.optim.SGD(self.parameters(), lr=0.001)

@@ -178,15 +178,7 @@ def npm_pack(package: NpmPackage, folder: Path) -> Path:
     if npm is None:
         raise FetchError("npm is not installed")
     cache = folder / "npm-cache"  # in here its growth can be watched, and nothing is left behind
-    command = [
-        npm,
-        "pack",
-        f"{package.name}@{package.version}",
-        "--pack-destination",
-        ".",
-        "--cache",
-        str(cache.resolve()),
-    ]
+    command = [npm, "pack", f"{package.name}@{package.version}", "--pack-destination=.", f"--cache={cache.resolve()}"]
     command += ["--ignore-scripts", "--silent", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
     with subprocess.Popen(
         command,

@@ -51,6 +51,13 @@ def examples_of(owners: IntVector, num_clients: int) -> list[IntVector]:
     return np.split(np.argsort(owners, kind="stable"), ends[:-1])
 
 
+def _dealt(examples: IntVector, receivers: IntVector, num_clients: int) -> list[IntVector]:
+    """Cut examples, in this order, into even parts, one for each receiver; a client may receive several."""
+    owners = np.empty(len(examples), dtype=np.int64)
+    owners[examples] = np.repeat(receivers, _even(len(examples), len(receivers)))
+    return examples_of(owners, num_clients)
+
+
 class OneClassPerClient(Partition):
     """Give every client examples of a single class; clients that share a class split it evenly.
 
@@ -169,9 +176,7 @@ class Shards(Partition):
         by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
         dealt_to = np.empty(num_shards, dtype=np.int64)  # the owner of each shard
         dealt_to[rng.permutation(num_shards)] = np.repeat(np.arange(self.num_clients), self.shards_per_client)
-        owners = np.empty(len(labels), dtype=np.int64)
-        owners[by_label] = np.repeat(dealt_to, _even(len(labels), num_shards))
-        return examples_of(owners, self.num_clients)
+        return _dealt(by_label, dealt_to, self.num_clients)
 
 
 class IID(Partition):
@@ -189,11 +194,7 @@ class IID(Partition):
     def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
         """Return for each client the indices of its examples."""
         _enough(len(labels), self.num_clients, self.num_clients)
-        owners = np.empty(len(labels), dtype=np.int64)
-        owners[rng.permutation(len(labels))] = np.repeat(
-            np.arange(self.num_clients), _even(len(labels), self.num_clients)
-        )
-        return examples_of(owners, self.num_clients)
+        return _dealt(rng.permutation(len(labels)), np.arange(self.num_clients), self.num_clients)
 
 
 class GivenIndices(Partition):

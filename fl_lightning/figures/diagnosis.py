@@ -22,7 +22,7 @@ def diagnosis_figure(
     """Draw Omega (bars) against w (line) for each distinct objective; above them who the clients are.
 
     Algorithms with the same objective share a panel. Bars are green where as asked for, blue above it, orange below.
-    Many clients are grouped by how much of them is heard.
+    Many clients are grouped by how much of what was asked for they get.
 
     Args:
         diagnoses: What is known of each algorithm; the first decides the order of many clients.
@@ -31,7 +31,7 @@ def diagnosis_figure(
         recommended: Name to mark.
     """
     groups = same_objective(diagnoses)[:_MAX_PANELS]
-    bars = _bars(diagnoses[0])
+    bars = _bars(diagnoses[0].ratios)
     many = len(diagnoses[0].weights) > _MAX_BARS
     figure = blank(float(np.clip(3.0 + 0.3 * len(bars), 7.5, 11)), 1.9 + 1.22 * len(groups))
     panels = figure.subplots(len(groups) + 1, 1, sharex=True, height_ratios=[0.9, *[1.0] * len(groups)])
@@ -54,7 +54,7 @@ def diagnosis_figure(
         color=MUTED,
     )
     whole_ticks(panels[-1], 20)
-    many_label = f"{len(bars)} groups of {len(bars[0])} clients, from the least to the most heard"
+    many_label = f"{len(bars)} groups of {len(bars[0])} clients, from the most neglected to the most favoured"
     panels[-1].set_xlabel(many_label if many else "client", color=MUTED, fontsize=9)
     return figure
 
@@ -68,9 +68,8 @@ def objective_figure(weights: Vector, effective_weights: Vector) -> "Figure":
         weights: w, (M,).
         effective_weights: Omega, (M,).
     """
-    order = np.argsort(effective_weights / np.maximum(weights, 1e-300), kind="stable")
+    bars = _bars(effective_weights / np.maximum(weights, 1e-300))
     many = len(weights) > _MAX_BARS
-    bars = np.array_split(order, _MAX_BARS // 2) if many else list(np.arange(len(weights))[:, None])
     asked, optimised = (np.array([column[bar].sum() for bar in bars]) for column in (weights, effective_weights))
     figure = blank(float(np.clip(3.0 + 0.3 * len(bars), 6, 11)), 2.4)
     axes = figure.subplots()
@@ -80,12 +79,11 @@ def objective_figure(weights: Vector, effective_weights: Vector) -> "Figure":
     return figure
 
 
-def _bars(first: Diagnosis) -> list[IntVector]:
-    """Return the clients behind each bar: one, or where there are many an equal number, the least heard first."""
-    num_clients = len(first.weights)
-    if num_clients <= _MAX_BARS:
-        return list(np.arange(num_clients)[:, None])
-    return np.array_split(np.argsort(first.ratios, kind="stable"), _MAX_BARS // 2)
+def _bars(ratios: Vector) -> list[IntVector]:
+    """Return the clients behind each bar: one, or where there are many an equal number, the most neglected first."""
+    if len(ratios) <= _MAX_BARS:
+        return list(np.arange(len(ratios))[:, None])
+    return np.array_split(np.argsort(ratios, kind="stable"), _MAX_BARS // 2)
 
 
 def same_objective(diagnoses: Sequence[Diagnosis]) -> list[list[Diagnosis]]:

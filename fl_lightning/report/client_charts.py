@@ -11,7 +11,7 @@ import numpy as np
 
 from fl_lightning.report.charts import Charts, Values
 from fl_lightning.report.comparison import Comparison, Entry
-from fl_lightning.report.drawing import SIZE, Plane, Scale, Stroke, Word, dots, line, nice_top
+from fl_lightning.report.drawing import SIZE, Plane, Scale, Stroke, Word, line, nice_top
 from fl_lightning.report.statistics import binned
 from fl_lightning.theory.checks import Vector
 
@@ -47,9 +47,8 @@ def omega_cards(comparison: Comparison) -> list[_Card]:
     cards = []
     for index, entry, ratio in shown:
         plane, clients = _clients(len(ratio), y)
-        places = plane.points(clients, ratio)
-        stems = "".join(f"M{across} {SIZE // 2}V{down}" for across, down in places)
-        strokes = [plane.rows("base", [1.0]), Stroke("stem", stems), Stroke("dot", dots(places))]
+        stems = "".join(f"M{across} {SIZE // 2}V{down}" for across, down in plane.points(clients, ratio))
+        strokes = [plane.rows("base", [1.0]), Stroke("stem", stems), plane.dots("dot", clients, ratio)]
         distance = float(np.nanmean([np.nanmean(run.metrics["chi2"]) for run in entry.runs if "chi2" in run.metrics]))
         note = "χ² 0" if distance < 1e-12 else f"χ² {distance:.2g}".replace("inf", "∞")
         cards.append(_Card(title=entry.name, strokes=strokes, words=words, index=index, note=note))

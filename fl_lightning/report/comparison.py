@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,8 +65,8 @@ class Entry:
         """Return what each seed had spent when it first reached the target; None for never."""
         spent: dict[int, float | None] = {}
         for run in self.runs:
-            position = statistics.first_crossing(run.metrics.get("test_accuracy", np.empty(0)), target)
-            spent[run.seed] = None if position is None else float(run.metrics[axis][position])
+            there = np.flatnonzero(run.metrics.get("test_accuracy", np.empty(0)) >= target)
+            spent[run.seed] = float(run.metrics[axis][there[0]]) if len(there) else None
         return spent
 
     def at_cost(self, axis: str, metric: str, cost: float) -> dict[int, float]:
@@ -177,9 +176,8 @@ class Comparison:
         """The most of each cost that every run has spent at an evaluation; only costs that all runs count."""
         costs = {}
         for axis in COSTS:
-            ends = [
-                run.metrics[axis][~np.isnan(run.metrics[self.metric])][-1] for run in self.runs if axis in run.metrics
-            ]
+            tables = [run.metrics for run in self.runs if axis in run.metrics]
+            ends = [table[axis][~np.isnan(table[self.metric])][-1] for table in tables]
             if len(ends) == len(self.runs) and 0 < min(ends) < math.inf:
                 costs[axis] = float(min(ends))
         return costs
@@ -191,7 +189,7 @@ class Comparison:
         return statistics.spread(own.values()), statistics.paired(own, other)
 
     @cached_property
-    def differences(self) -> dict[str, dict[str, Any]]:
+    def differences(self) -> dict[str, dict[str, object]]:
         """The settings in which the algorithms differ: key, then algorithm, then value."""
         settings = {entry.name: entry.runs[0].settings for entry in self.entries}
         keys = _different(list(settings.values()))
@@ -243,10 +241,10 @@ def grouped(runs: Sequence[Run]) -> list[Entry]:
         variants.setdefault(run.algorithm, {}).setdefault(_text(run.settings), []).append(run)
     entries = []
     for algorithm, by_settings in variants.items():
-        tables = [members[0].settings for members in by_settings.values()]
-        for members, table in zip(by_settings.values(), tables, strict=True):
-            words = [f"{key.rpartition('.')[2]}={_short(table.get(key))}" for key in _different(tables)[:3]]
-            name = " ".join([algorithm, *words])
+        different = _different([members[0].settings for members in by_settings.values()])[:3]
+        for members in by_settings.values():
+            values = {key.rpartition(".")[2]: _short(members[0].settings.get(key)) for key in different}
+            name = " ".join([algorithm, *(f"{key}={value}" for key, value in values.items())])
             entries.append(Entry(name, tuple(sorted(members, key=lambda run: run.seed))))
     return entries
 

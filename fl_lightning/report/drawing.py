@@ -104,8 +104,12 @@ class Plane:
         return list(zip(across.tolist(), down.tolist(), strict=True))
 
     def dots(self, kind: str, xs: npt.ArrayLike, ys: npt.ArrayLike) -> Stroke:
-        """Return points as dots."""
-        return Stroke(kind, dots(self.points(xs, ys)))
+        """Return points as lines of no length, which round caps draw as dots that stretching leaves round.
+
+        >>> Plane(Scale(0, 1), Scale(0, 1)).dots("dot", [0.0, 0.5], [1.0, 0.25]).path
+        'M0 0h0M500 750h0'
+        """
+        return Stroke(kind, "".join(f"M{x} {y}h0" for x, y in self.points(xs, ys)))
 
     def rows(self, kind: str, values: Sequence[float]) -> Stroke:
         """Return horizontal lines at values of y."""
@@ -158,12 +162,3 @@ def line(places: Places) -> str:
         f"{' ' if index and dx >= 0 else ''}{dx}{' ' if dy >= 0 else ''}{dy}" for index, (dx, dy) in enumerate(steps)
     )
     return f"M{places[0][0]} {places[0][1]}" + (f"l{text}" if text else "h0")
-
-
-def dots(places: Places) -> str:
-    """Return a path of lines of no length, which round caps draw as dots that stretching leaves round.
-
-    >>> dots([(1, 2), (3, 4)])
-    'M1 2h0M3 4h0'
-    """
-    return "".join(f"M{x} {y}h0" for x, y in places)

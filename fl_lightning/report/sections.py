@@ -27,18 +27,12 @@ def curves(comparison: Comparison, charts: Charts) -> Values:
             direct_labels=axis == "round",
         )
         drawings[axis] = line_chart(comparison, chart, charts)
-    return {"drawings": drawings, "note": _curves_note(comparison)}
-
-
-def _curves_note(comparison: Comparison) -> str:
-    seeds = len(comparison.seeds)
-    band = "its band from the lowest to the highest seed" if seeds > 1 else "one seed, so no band"
     longest = max(len(run.metrics["round"]) for run in comparison.runs)
-    return (
-        f"Line: mean over {seeds} seed{'s' * (seeds > 1)}; {band}. Smoothing is off unless you switch it on"
-        + ("; not every round is drawn" if longest > num_points(comparison) else "")
-        + ". Local steps and time count every client that was asked, also where the upload was lost."
-    )
+    return {
+        "drawings": drawings,
+        "num_seeds": len(comparison.seeds),
+        "every_round_is_drawn": longest <= num_points(comparison),
+    }
 
 
 def targets(comparison: Comparison, charts: Charts) -> Values | None:

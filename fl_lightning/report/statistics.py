@@ -105,16 +105,6 @@ def paired(values: Mapping[int, float], reference: Mapping[int, float]) -> Paire
     )
 
 
-def first_crossing(accuracies: Vector, target: float) -> int | None:
-    """Return the first position at which the accuracy is at least the target; None for never.
-
-    >>> first_crossing(np.array([0.1, 0.6, 0.4, 0.8]), 0.5), first_crossing(np.array([0.1]), 0.5)
-    (1, None)
-    """
-    reached = np.flatnonzero(accuracies >= target)
-    return int(reached[0]) if len(reached) else None
-
-
 def cost(values: Mapping[int, float | None], reference: Mapping[int, float | None]) -> Cost:
     """Summarise what each seed took to reach the target (None: never), with the ratio to the reference.
 
@@ -153,16 +143,6 @@ def late_mean(rounds: Vector, values: Vector | None) -> float:
     return float(known.mean()) if len(known) else math.nan
 
 
-def held(x: Vector, y: Vector, grid: Vector) -> Vector:
-    """Return the last known value at each grid point, NaN before the first: a model is as good as when last evaluated.
-
-    >>> held(np.array([1.0, 3.0]), np.array([0.2, 0.4]), np.array([0.0, 1.0, 2.0, 3.0])).tolist()
-    [nan, 0.2, 0.2, 0.4]
-    """
-    position = np.searchsorted(x, grid, side="right") - 1
-    return np.where(position >= 0, y[np.maximum(position, 0)], np.nan)
-
-
 def at_cost(x: Vector, y: Vector, cost: float) -> float:
     """Return the value at a cost, between two evaluations on the line through them; NaN where it was never spent.
 
@@ -181,7 +161,8 @@ def at_cost(x: Vector, y: Vector, cost: float) -> float:
 def band(curves: Sequence[tuple[Vector, Vector]], num_points: int) -> Band:
     """Return mean, lowest and highest of several curves on one grid, as far as all of them go.
 
-    Where all curves have the same x (rounds), the grid is made of those; elsewhere it is even and curves are held.
+    Where all curves have the same x (rounds), the grid is made of those; elsewhere it is even, and each curve has its
+    last known value there: a model is as good as when last evaluated.
 
     >>> x = np.array([1.0, 2.0])
     >>> band([(x, np.array([0.1, 0.3])), (x, np.array([0.3, 0.5]))], 10).mean.tolist()
@@ -198,7 +179,7 @@ def band(curves: Sequence[tuple[Vector, Vector]], num_points: int) -> Band:
         grid = shared[np.unique(np.rint(np.linspace(0, len(shared) - 1, min(num_points, len(shared)))).astype(int))]
     else:
         grid = np.linspace(first, max(first, last), num_points)
-    values = np.stack([held(x, y, grid) for x, y in kept])
+    values = np.stack([y[np.searchsorted(x, grid, side="right") - 1] for x, y in kept])  # no grid begins before a curve
     return Band(x=grid, mean=values.mean(0), low=values.min(0), high=values.max(0))
 
 

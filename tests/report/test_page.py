@@ -85,10 +85,10 @@ def test_of_many_algorithms_the_best_and_the_reference_are_drawn_first(tmp_path)
 
 
 def test_findings_say_who_wins_even_if_it_is_not_the_reference(tmp_path):
-    told = page.findings(comparison.compare(loading.load_all([make_comparison(tmp_path)])[0]))
-    assert told[0].startswith("Best final test accuracy: scaffold")
-    assert "fedacs comes 2nd of 3" in told[0]
-    assert "0.4 is reached in all seeds by 2 of 3, with the least computation by scaffold" in told[-1]
+    said = page.findings(comparison.compare(loading.load_all([make_comparison(tmp_path)])[0]))
+    assert said[0].startswith("Best final test accuracy: scaffold")
+    assert "fedacs comes 2nd of 3" in said[0]
+    assert "0.4 is reached in all seeds by 2 of 3, with the least computation by scaffold" in said[-1]
 
 
 def test_a_page_of_all_algorithms_stays_below_a_megabyte(tmp_path):
@@ -242,9 +242,9 @@ def test_browser_shows_values_on_hover(browser):
     browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
     assert visible(browser, "#tip") == []
     ActionChains(browser).move_to_element(plot).perform()
-    told = visible(browser, "#tip")[0].text
-    assert re.search(r"rounds 1[456]\b", told)
-    assert re.search(r"0\.\d{3} \(0\.\d{3} to 0\.\d{3}\)", told)
+    said = visible(browser, "#tip")[0].text
+    assert re.search(r"rounds 1[456]\b", said)
+    assert re.search(r"0\.\d{3} \(0\.\d{3} to 0\.\d{3}\)", said)
     cell = elements(browser, "#classes td.h")[0]
     browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", cell)
     ActionChains(browser).move_to_element(cell).perform()

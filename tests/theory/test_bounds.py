@@ -48,7 +48,7 @@ class Quadratics:
 
 def _simulate(
     objectives: list[Quadratics],
-    laws: np.ndarray,
+    probabilities: np.ndarray,
     failure_rates: np.ndarray,
     num_steps: np.ndarray,
     learning_rate: float,
@@ -58,13 +58,13 @@ def _simulate(
 ) -> np.ndarray:
     """Mean over runs of |grad F|^2 before each round for each objective, (objectives, rounds).
 
-    The objectives weigh the same clients differently; laws, failure rates and steps have one row per round.
+    The objectives weigh the same clients differently; probabilities, failure rates and steps have one row per round.
     """
     generator, problem = np.random.default_rng(0), objectives[0]
     points, norms = np.tile(np.zeros(DIMENSION) if start is None else start, (NUM_RUNS, 1)), []
-    for law, q, steps in zip(laws, failure_rates, num_steps, strict=True):
+    for p, q, steps in zip(probabilities, failure_rates, num_steps, strict=True):
         norms.append([(objective.gradient(points) ** 2).sum(axis=1).mean() for objective in objectives])
-        counts = generator.multinomial(NUM_DRAWS, law, size=NUM_RUNS)
+        counts = generator.multinomial(NUM_DRAWS, p, size=NUM_RUNS)
         delivered = generator.random((NUM_RUNS, NUM_CLIENTS)) >= q
         local = np.repeat(points[:, None], NUM_CLIENTS, axis=1)
         buffer = np.zeros_like(local)
@@ -202,8 +202,8 @@ def test_theorem_4_holds_in_a_dynamic_federation(noise: float, average: str) -> 
     steps = generator.integers(1, 9, (rounds, NUM_CLIENTS))
     beta_squared, kappa_squared = problem.dissimilarity
     learning_rate = theory.largest_learning_rate([8], problem.smoothness, beta_squared)
-    laws = np.array([theory.heterogeneity_aware_probabilities(w, *row) for row in zip(q, steps, strict=True)])
-    (measured,) = _simulate([problem], laws, q, steps, learning_rate, noise)
+    probabilities = np.array([theory.heterogeneity_aware_probabilities(w, *row) for row in zip(q, steps, strict=True)])
+    (measured,) = _simulate([problem], probabilities, q, steps, learning_rate, noise)
     lengths = 1 / (w / ((1 - q) * steps)).sum(axis=1)
     bound = theory.fedacs_bound(
         learning_rate=learning_rate,
@@ -226,9 +226,9 @@ def test_theorem_4_in_a_static_federation_is_theorem_1_under_its_law() -> None:
     dynamic = theory.fedacs_bound(
         learning_rate=0.005, weights=w, failure_rates=[q] * 50, accumulation=[steps] * 50, **constants
     )
-    law = theory.heterogeneity_aware_probabilities(w, q, steps)
+    p = theory.heterogeneity_aware_probabilities(w, q, steps)
     static = theory.surrogate_bound(
-        learning_rate=0.005, probabilities=law, failure_rates=q, accumulation=steps, num_rounds=50, **constants
+        learning_rate=0.005, probabilities=p, failure_rates=q, accumulation=steps, num_rounds=50, **constants
     )
     assert dynamic.initial == pytest.approx(static.initial)
     assert dynamic.dissimilarity == pytest.approx(static.dissimilarity)

@@ -62,7 +62,7 @@ def outcome_probabilities(outcomes, shares, updates, noise, grid):
 @pytest.mark.parametrize("others", [0.0, 1.0, -1.0])
 @pytest.mark.parametrize("drawing", [Independent(), WithReplacement(), Systematic(), WithoutReplacement()])
 def test_the_bound_is_never_below_the_exact_loss_of_a_toy_federation(drawing, others):
-    """Client 0 is drawn most often; whatever the others send, a composition of rounds tells no more than we say."""
+    """Client 0 is drawn most often; whatever the others send, a composition of rounds reveals no more than we say."""
     p, num_draws, noise, delta = np.array([0.45, 0.35, 0.2]), 2, 1.5, 1e-2
     grid = np.linspace(-14, 14, 1401)
     outcomes, shares = joint_counts(drawing, p, num_draws)
