@@ -23,7 +23,7 @@ TargetWeights = Literal["size", "uniform"] | list[float] | str
 _CLIENTS_PER_ROUND = 0.3  # as in configs/base.yaml
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, kw_only=True, init=False)
 class Algorithm:
     """What runs at the server and in the clients; plain FedAvg where nothing is said.
 
@@ -93,7 +93,7 @@ class Algorithm:
         )
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, kw_only=True, init=False)
 class System:
     """What an algorithm meets: the same for all algorithms that are compared.
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from fl_lightning.parts.checking import one_of
 from fl_lightning.types import Scope
 
 Asks = Literal["nothing", "numbers", "vectors"]
@@ -26,6 +27,10 @@ class SamplerTraits:
     scope: Scope = "round"
     asynchronous: bool = False  # clients do not wait for each other
 
+    def __post_init__(self) -> None:
+        one_of("asks", self.asks, Asks)
+        one_of("scope", self.scope, Scope)
+
     @property
     def is_fixed(self) -> bool:
         """Whether the draw depends on conditions, seed and round alone: nobody is asked and nothing is learned."""
@@ -43,6 +48,9 @@ class AggregatorTraits:
     keeps: Keeps = "nothing"  # about clients
     moments: bool = False  # the server remembers earlier steps
     num_downloaded: int = 1  # vectors as long as the weights that a client gets before it trains
+
+    def __post_init__(self) -> None:
+        one_of("keeps", self.keeps, Keeps)
 
 
 @dataclass(frozen=True, kw_only=True)
