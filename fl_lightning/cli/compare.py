@@ -72,6 +72,15 @@ def make_parser() -> OneLineParser:
     parser.add_argument(
         "--out", help="folder of all runs (default: runs/compare_<data>, with the settings that all share)"
     )
+    _add_tuning(parser)
+    parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
+    parser.add_argument("--overwrite", action="store_true", help="start all runs anew and replace what is there")
+    parser.add_trust()
+    parser.add_argument("--no-report", action="store_true", help="make no report at the end")
+    return parser
+
+
+def _add_tuning(parser: OneLineParser) -> None:
     parser.add_argument(
         "--grid",
         action="append",
@@ -87,11 +96,6 @@ def make_parser() -> OneLineParser:
         default=0.1,
         help="share of the training data that is held out to tune on (default: 0.1)",
     )
-    parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
-    parser.add_argument("--overwrite", action="store_true", help="start all runs anew and replace what is there")
-    parser.add_trust()
-    parser.add_argument("--no-report", action="store_true", help="make no report at the end")
-    return parser
 
 
 def main(arguments: list[str]) -> int:

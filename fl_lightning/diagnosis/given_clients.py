@@ -26,7 +26,7 @@ class ClientTable:
 
 
 def read_clients(path: str | Path) -> ClientTable:
-    """Read a CSV file with one row for each client; every complaint names the line and what is wanted."""
+    """Read a CSV file with one row for each client; every error names the line and what is wanted."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"clients file {path} does not exist")

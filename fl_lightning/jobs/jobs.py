@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
-from fl_lightning.config.compose import suggestion
+from fl_lightning.config.compose import names_given
 from fl_lightning.runs import safe_yaml
 from fl_lightning.runs.identity import in_words, is_free
 
@@ -91,13 +91,8 @@ def parse_algorithms(text: str) -> list[str]:
     known = configs.names("algorithms")
     if text == "all":
         return [f"{name}.yaml" for name in sorted(known, key=lambda name: (name != "fedacs", name))]
+    names_given(text)  # refuses what is unknown
     wanted = [part.strip() for part in text.split(",") if part.strip()]
-    for name in wanted:
-        if name not in known and not Path(name).is_file():
-            hint = suggestion(name, known)
-            raise configs.ConfigError(
-                f"algorithm {name!r} is unknown{hint}: use a file, all, or one of {', '.join(known)}"
-            )
     return [f"{name}.yaml" if name in known else name for name in wanted]
 
 

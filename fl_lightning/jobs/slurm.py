@@ -35,33 +35,31 @@ def write(
         num_threads: Threads, and cores asked for, of each run.
         environment: Variables of the runs.
     """
-    home = folder / FOLDER
+    home = (folder / FOLDER).resolve()
     home.mkdir(parents=True, exist_ok=True)
     (home / "jobs.jsonl").write_text("".join(json.dumps(asdict(job)) + "\n" for job in jobs))
-    at_once = "" if num_jobs is None else f"%{num_jobs}"
-    exports = {**worker_environment(num_threads), **environment}
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
-    lines.append(f"cd {shlex.quote(os.getcwd())}")
-    python = shlex.quote(sys.executable)
-    file = shlex.quote(str((home / "jobs.jsonl").resolve()))
+    title = folder.resolve().name
     array = [
-        f"--array=0-{len(jobs) - 1}{at_once}",
+        f"--job-name={title}",
+        f"--array=0-{len(jobs) - 1}{'' if num_jobs is None else f'%{num_jobs}'}",
         f"--cpus-per-task={num_threads}",
         "--requeue",  # a run on a node that fails starts again from its last checkpoint
-        f"--output={(home / 'task_%a.out').resolve()}",
+        f"--output={home / 'task_%a.out'}",
     ]
-    name = f"--job-name={folder.resolve().name}"
-    run = f"exec {python} -m fl_lightning.jobs.worker {file} $SLURM_ARRAY_TASK_ID"
-    report = f"exec {python} -m fl_lightning report {shlex.quote(str(folder.resolve()))}"
-    (home / "array.sh").write_text(_script([name, *array, *options], [*lines, run]))
-    output = f"--output={(home / 'report.out').resolve()}"
-    after = [f"{name}-report", "--cpus-per-task=1", output, *options]
-    (home / "report.sh").write_text(_script(after, [*lines, report]))
-    return home / "array.sh", home / "report.sh"
+    run = f"fl_lightning.jobs.worker {shlex.quote(str(home / 'jobs.jsonl'))} $SLURM_ARRAY_TASK_ID"
+    after = [f"--job-name={title}-report", "--cpus-per-task=1", f"--output={home / 'report.out'}"]
+    report = f"fl_lightning report {shlex.quote(str(folder.resolve()))}"
+    variables = {**worker_environment(num_threads), **environment}
+    (home / "array.sh").write_text(_script([*array, *options], variables, run))
+    (home / "report.sh").write_text(_script([*after, *options], variables, report))
+    return folder / FOLDER / "array.sh", folder / FOLDER / "report.sh"
 
 
-def _script(options: Sequence[str], lines: Sequence[str]) -> str:
-    return "\n".join(["#!/bin/bash", *(f"#SBATCH {option}" for option in options), "set -e", *lines]) + "\n"
+def _script(options: Sequence[str], variables: dict[str, str], module: str) -> str:
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), "set -e"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    lines += [f"cd {shlex.quote(os.getcwd())}", f"exec {shlex.quote(sys.executable)} -m {module}"]
+    return "\n".join(lines) + "\n"
 
 
 def submit(array: Path, report: Path | None) -> str:

@@ -1,13 +1,14 @@
 """Making again what a finished run lost, from its last checkpoint and its metrics."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from lightning.pytorch import LightningModule
 
 from fl_lightning.engine.flat import FlatModel
 from fl_lightning.runs.records import CONFIG, FINAL_FILES, METRICS, MODEL, SUMMARY, num_rounds, sound_summary
+from fl_lightning.runs.storage import Checkpoint
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
@@ -21,7 +22,7 @@ class Recorder(Protocol):
     run_dir: Path
     versions: dict[str, str]
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Checkpoint) -> None:
         """Take back what it knew when a checkpoint was saved."""
 
     def write(self, name: str, loop: "FederatedLoop", num_rounds: int, module: LightningModule) -> None:
@@ -29,7 +30,7 @@ class Recorder(Protocol):
 
 
 def rebuild(
-    recorder: Recorder, loop: "FederatedLoop", module: LightningModule, checkpoint: dict[str, Any] | None
+    recorder: Recorder, loop: "FederatedLoop", module: LightningModule, checkpoint: Checkpoint | None
 ) -> list[str]:
     """Write the files that a finished run lacks, and return what was made again and what cannot be.
 
@@ -59,7 +60,7 @@ def _is_whole(folder: Path, name: str, seed: int) -> bool:
 
 
 def _write(
-    name: str, recorder: Recorder, loop: "FederatedLoop", module: LightningModule, checkpoint: dict[str, Any]
+    name: str, recorder: Recorder, loop: "FederatedLoop", module: LightningModule, checkpoint: Checkpoint
 ) -> None:
     state = checkpoint["loop"]
     summary = sound_summary(recorder.run_dir, loop.seed)
@@ -75,7 +76,7 @@ def _write(
     recorder.write(name, loop, state["round"], module)
 
 
-def _load(module: LightningModule, state: dict[str, Any]) -> None:
+def _load(module: LightningModule, state: Checkpoint) -> None:
     """Give a module the weights, buffers and counters of a checkpoint."""
     FlatModel(module).load(state["weights"], state["buffers"])
     with torch.no_grad():

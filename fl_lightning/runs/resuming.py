@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lightning.fabric import Fabric
 
@@ -12,7 +12,7 @@ from fl_lightning.runs import safe_yaml
 from fl_lightning.runs.folder import marker, refuse_foreign
 from fl_lightning.runs.identity import about, changed_files, differences, other_versions
 from fl_lightning.runs.records import CHECKPOINTS, METRICS, RunError, num_rounds, sound_summary, stored_config
-from fl_lightning.runs.storage import DamagedFileError, load_latest, read_checkpoint
+from fl_lightning.runs.storage import Checkpoint, DamagedFileError, load_latest, read_checkpoint
 
 T = TypeVar("T")
 
@@ -21,9 +21,9 @@ T = TypeVar("T")
 class Beginning:
     """How a run begins."""
 
-    checkpoint: dict[str, Any] | None = None  # what it resumes from
+    checkpoint: Checkpoint | None = None  # what it resumes from
     finished: bool = False  # nothing is left to do
-    stored: dict[str, Any] | None = None  # the whole checkpoint file
+    stored: Checkpoint | None = None  # the whole checkpoint file
     notes: list[str] = field(default_factory=list)  # what the user should know
 
 
@@ -68,7 +68,7 @@ def begin(run_dir: Path, config: str, resume: str) -> Beginning:
     return beginning
 
 
-def _checkpoint(run_dir: Path, resume: str, needed: bool) -> tuple[dict[str, Any] | None, list[str]]:
+def _checkpoint(run_dir: Path, resume: str, needed: bool) -> tuple[Checkpoint | None, list[str]]:
     """Return the checkpoint to resume from, and what is wrong with newer ones."""
     path = Path(resume)
     try:
@@ -111,7 +111,7 @@ def _refuse_rounds_without_config(run_dir: Path) -> None:
         )
 
 
-def _continuation(checkpoint: dict[str, Any], rounds: int, notes: list[str], resume: str) -> Beginning:
+def _continuation(checkpoint: Checkpoint, rounds: int, notes: list[str], resume: str) -> Beginning:
     state = _field(checkpoint, "loop", dict, resume)
     number = _field(state, "round", int, resume)
     finished = _field(checkpoint, "finished", bool, resume)
@@ -123,7 +123,7 @@ def _continuation(checkpoint: dict[str, Any], rounds: int, notes: list[str], res
     return Beginning(checkpoint=state, stored=checkpoint, notes=notes)
 
 
-def _field(checkpoint: dict[str, Any], name: str, kind: type[T], resume: str) -> T:
+def _field(checkpoint: Checkpoint, name: str, kind: type[T], resume: str) -> T:
     value = checkpoint.get(name)
     if not isinstance(value, kind):
         raise RunError(f"--resume {resume}: the checkpoint has no {name!r} and is not one of a run")

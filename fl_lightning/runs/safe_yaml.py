@@ -1,11 +1,12 @@
 """The one reader for YAML that this package did not write itself: bounded, and without a way to run code."""
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
-_MAX_BYTES, _MAX_VALUES = 10_000_000, 1_000_000
+_MAX_BYTES = 10_000_000
+_MAX_VALUES = 1_000_000
 
 
 class UnsafeYamlError(ValueError):
@@ -15,8 +16,8 @@ class UnsafeYamlError(ValueError):
 class _Loader(yaml.SafeLoader):
     """Refuses what YAML would take silently or what could grow without bound: repeated keys, merge keys, binary."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        seen: set[Hashable] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 raise _refusal("merge keys (<<) are not supported: write the keys out", key_node)
@@ -28,7 +29,7 @@ class _Loader(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep)
 
-    def _refuse(self, node: yaml.Node) -> Any:
+    def _refuse(self, node: yaml.Node) -> NoReturn:
         raise _refusal(f"{node.tag.replace('tag:yaml.org,2002:', '!!')} is not supported: use plain values", node)
 
 
@@ -45,7 +46,7 @@ def load(text: str, origin: str) -> Any:
 
     Args:
         text: The text.
-        origin: What it is, for complaints: ``config mine.yaml``.
+        origin: What it is, for errors: ``config mine.yaml``.
 
     Raises:
         UnsafeYamlError: If it is not YAML, is too large, unfolds to too many values, or uses what is not supported.
@@ -78,7 +79,7 @@ def load_table(text: str, origin: str) -> dict[str, Any]:
     return loaded
 
 
-def _has_more_values_than(limit: int, tree: Any) -> bool:
+def _has_more_values_than(limit: int, tree: object) -> bool:
     """Whether a tree is too large; what is referred to again counts again, so a small file can hold a huge tree."""
     waiting, count = [tree], 0
     while waiting:

@@ -15,6 +15,8 @@ _HEADER = re.compile(rb"fl_lightning checkpoint (\d{1,4}) ([0-9a-f]{64}) (\d{1,1
 _HEADER_ROOM = 128
 _NAME = re.compile(r"round_(\d+)\.ckpt")
 
+Checkpoint = dict[str, Any]  # tensors, numbers, strings and containers of them; who wrote a part of it knows its kind
+
 
 class DamagedFileError(ValueError):
     """A file that is not what was written."""
@@ -35,7 +37,7 @@ def checkpoints(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for match, path in found if match)
 
 
-def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest checkpoint that is not damaged, and what is wrong with those after it.
 
     Raises:
@@ -52,7 +54,7 @@ def load_latest(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     return None, []
 
 
-def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
+def write_checkpoint(path: Path, content: Checkpoint) -> None:
     """Write a checkpoint: one line with format, checksum and length, then the content.
 
     The content goes to the disk piece by piece, because a copy of it may not fit into the memory.
@@ -107,7 +109,7 @@ def is_checkpoint(path: Path) -> bool:
         return False
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path) -> Checkpoint:
     """Return what :func:`write_checkpoint` wrote; nothing in the file is ever run as code.
 
     Raises:
