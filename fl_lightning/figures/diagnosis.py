@@ -32,7 +32,6 @@ def diagnosis_figure(
     """
     groups = same_objective(diagnoses)[:_MAX_PANELS]
     bars = _bars(diagnoses[0].ratios)
-    many = len(diagnoses[0].weights) > _MAX_BARS
     figure = blank(float(np.clip(3.0 + 0.3 * len(bars), 7.5, 11)), 1.9 + 1.22 * len(groups))
     panels = figure.subplots(len(groups) + 1, 1, sharex=True, height_ratios=[0.9, *[1.0] * len(groups)])
     _draw_clients(panels[0], *(np.array([column[bar].mean() for bar in bars]) for column in (num_steps, failure_rates)))
@@ -54,8 +53,8 @@ def diagnosis_figure(
         color=MUTED,
     )
     whole_ticks(panels[-1], 20)
-    many_label = f"{len(bars)} groups of {len(bars[0])} clients, from the most neglected to the most favoured"
-    panels[-1].set_xlabel(many_label if many else "client", color=MUTED, fontsize=9)
+    groups_of = f"{len(bars)} groups of {len(bars[0])} clients, from the most neglected to the most favoured"
+    panels[-1].set_xlabel("client" if len(bars[0]) == 1 else groups_of, color=MUTED, fontsize=9)
     return figure
 
 

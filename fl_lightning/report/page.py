@@ -175,8 +175,8 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
     charts: Charts = {}
     made = {name: make(comparison, charts) for name, make in _SECTIONS.items()}
     made["what_ran"] = _what_ran(comparison, problems)
-    entries, runs, chosen = comparison.entries, comparison.runs, colours(comparison)
-    clients = runs[0].clients
+    entries, runs = comparison.entries, comparison.runs
+    clients, chosen = runs[0].clients, colours(comparison)
     names, reference = [entry.name for entry in entries], entries.index(comparison.reference)
     return render(
         "page",
