@@ -28,7 +28,11 @@ _STEPS = 3  # some state shows from the second step on
 _CLIENTS, _EXAMPLES = 8, 2  # whose data is looked at, and how much of it
 _NAMES = 5  # attributes that are named in a warning
 _GONE = object()
-_DEPTH, _VALUES, _ENDS, _BYTES = 8, 20_000, 100, 1 << 22  # bounds, so that no object is too large to look at
+# Bounds, so that no object is too large to look at.
+_DEPTH = 8
+_VALUES = 20_000
+_ENDS = 100
+_BYTES = 1 << 22
 _LIBRARIES = ("torch", "torchvision", "torchmetrics", "lightning", "fl_lightning")
 _IN_FLAT_MODEL = ("_parameters", "_buffers", "_modules", "_c", "_concrete_type")
 _NO_STATE = (type, types.ModuleType, types.BuiltinFunctionType, property, Logger)
@@ -214,7 +218,7 @@ class _Walk:
 
 
 def _summary(value: object) -> object:
-    """Return what tells two values of one type apart besides what they hold."""
+    """Return what distinguishes two values of one type besides what they hold."""
     if isinstance(value, torch.Tensor):
         return _of_tensor(value)
     if isinstance(value, np.ndarray):

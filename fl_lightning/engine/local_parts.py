@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from fl_lightning.parts.memory import Remembers
+from fl_lightning.parts.memory import Remembers, State
 from fl_lightning.parts.protocols import Engine, Handout, Probe
 from fl_lightning.server.faults import finite_rows
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
@@ -141,7 +141,7 @@ class LocalParts(Remembers):
         return _SharedProbe(probe, self, state)
 
     @override
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take back the clients' values.
 
         Raises:

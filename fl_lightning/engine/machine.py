@@ -23,7 +23,9 @@ if TYPE_CHECKING:  # the tunings need neither
 
 _CONVERTING = ("64-true", "16-true", "bf16-true")
 _OTHERS = ("32-true", "16-mixed", "bf16-mixed")
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # parameters of mallopt, from malloc.h
+_TRIM_THRESHOLD = -1  # parameters of mallopt, from malloc.h
+_MMAP_THRESHOLD = -3
+_ARENA_MAX = -8
 _KEEP_BELOW, _KEEP_ALWAYS = 1 << 30, (1 << 31) - 1
 
 

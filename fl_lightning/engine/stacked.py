@@ -112,7 +112,8 @@ class StackTrainer:
         """Write the gradients of a stack of batches into ``out`` and return their losses, (n,)."""
         count = len(weights)
         if count == 1:  # a stack of one takes other kernels, and its row would depend on being alone
-            weights, batch = weights.expand(2, -1), torch.utils._pytree.tree_map(_twice, batch)
+            weights = weights.expand(2, -1)
+            batch = torch.utils._pytree.tree_map(_twice, batch)
         parts = weights.split(self._lengths, dim=1)
         parameters = [part.unflatten(1, shape) if shape else part[:, 0] for part, shape in _pairs(parts, self._shapes)]
         with self.autocast():

@@ -73,7 +73,9 @@ def codesign(
     w = effective_weights(w)
     constant = _constant(a, q, anchor)
     if mode == "failure":
-        new_q, new_a, exact = _adjusted_failure_rates(a, constant, anchor), a, a
+        new_q = _adjusted_failure_rates(a, constant, anchor)
+        new_a = a
+        exact = a
     else:
         new_q, exact = q, constant / (1 - q)
         new_a = _whole_steps(exact, anchor)
