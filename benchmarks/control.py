@@ -8,7 +8,7 @@ import numpy as np
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
-from fl_lightning.engine.cpu.allocator import keep_freed_memory
+from fl_lightning.engine.machine import keep_freed_memory
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware
 

@@ -9,9 +9,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.workloads import W1, W2, Workload
-from fl_lightning.engine.cpu.allocator import keep_freed_memory
-from fl_lightning.engine.cpu.layout import channels_last
-from fl_lightning.engine.cpu.reorder import pool_before_relu
+from fl_lightning.engine.machine import channels_last, keep_freed_memory, pool_before_relu
 
 
 def fastest(action, repeats: int = 10) -> float:

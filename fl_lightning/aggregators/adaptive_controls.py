@@ -15,7 +15,7 @@ class AdaptiveControlVariates(Aggregator):
     r"""Corrects local gradients by control variates times a measured coefficient beta; stable where SCAFFOLD is not.
 
     Local steps follow :math:`g_m - \beta (c_m - c)`. With :math:`y_m = \Delta_m / A_m - \beta (c - c_m)` the mean local
-    gradient of a client that arrives, and sums over all arrivals so far of clients that were heard before,
+    gradient of a client that arrives, and sums over all arrivals so far of clients that had arrived before,
 
     .. math::
         \beta = \mathrm{clip}\Bigl(\frac{\sum \langle y_m, c_m - c \rangle}{\sum \|c_m - c\|^2},\ 0,\ 1\Bigr), \qquad
@@ -23,13 +23,13 @@ class AdaptiveControlVariates(Aggregator):
 
     where old terms of both sums fade by ``decay`` per round. Beta is the least-squares coefficient with which the
     stored difference predicts the fresh gradient: near 1 where control variates stay valid between two visits (SCAFFOLD
-    then), near 0 where they are noise or out of date (the anonymous mean then). A client that was never heard is not
+    then), near 0 where they are noise or out of date (the anonymous mean then). A client that never arrived is not
     corrected, and its first visit sets c_m to y_m.
 
     With :math:`\Omega_0` the objective of the sampler and :math:`c_m` at the limit the objective is
     :math:`\Omega = (1-\beta) \Omega_0 + \beta w`: exactly w for a consistent sampler such as FedACS, whatever beta is,
     since the corrections then sum to 0. The control variates take the size of the model for each client that was
-    ever heard.
+    ever arrived.
 
     Args:
         smoothing: s; a visit of s local steps counts half, the control variate so far the other half. 0 replaces it.
@@ -39,7 +39,7 @@ class AdaptiveControlVariates(Aggregator):
 
     # A client gets the model and c; its own control variate stays with it, and the server derives it.
     traits = AggregatorTraits(only_sums=False, keeps="client vectors", num_downloaded=2)
-    memory = ("server_control", "client_controls", "heard", "agreement", "energy")
+    memory = ("server_control", "client_controls", "arrived", "agreement", "energy")
     agreement: float = 0.0  # sum of <y_m, c_m - c>
     energy: float = 0.0  # sum of |c_m - c|^2
 
@@ -48,13 +48,15 @@ class AdaptiveControlVariates(Aggregator):
             raise ValueError(f"smoothing={smoothing} must be a number of local steps, 0 or more")
         if not 0 < decay <= 1:
             raise ValueError(f"decay={decay} must be in (0, 1]: 1 forgets nothing")
-        self.smoothing, self.decay, self.storage = smoothing, decay, storage
+        self.smoothing = smoothing
+        self.decay = decay
+        self.storage = storage
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.server_control = torch.zeros_like(weights)  # c
         self.client_controls = ClientRows(num_clients, weights, self.storage)  # c_m
-        self.heard = np.zeros(num_clients, dtype=bool)
+        self.arrived = np.zeros(num_clients, dtype=bool)
         self.agreement = self.energy = 0.0
 
     @property
@@ -75,11 +77,11 @@ class AdaptiveControlVariates(Aggregator):
 
     @override
     def handout(self, plan: RoundPlan) -> Handout:
-        """Return the shifts beta (c - c_m); 0 for a client that was never heard."""
+        """Return the shifts beta (c - c_m); 0 for a client that never arrived."""
         return Handout(gradient_shift=self._shift)
 
     def _shift(self, client: int) -> torch.Tensor:
-        if not self.heard[client]:
+        if not self.arrived[client]:
             return torch.zeros_like(self.server_control)
         return self.beta * (self.server_control - self.client_controls.of(client))
 
@@ -95,7 +97,7 @@ class AdaptiveControlVariates(Aggregator):
     def _learn(self, clients: IntVector, deltas: torch.Tensor, profiles: Profiles) -> None:
         """Take in what arrived: the control variates, and how well they had predicted it."""
         accumulation = profiles.accumulation[clients]
-        known, controls = self.heard[clients], self.client_controls[clients]
+        known, controls = self.arrived[clients], self.client_controls[clients]
         shifts = torch.stack([self._shift(client) for client in clients.tolist()])
         gradients = deltas / torch.from_numpy(accumulation).to(deltas)[:, None] - shifts
         expected = (controls - self.server_control)[torch.from_numpy(known)]
@@ -108,7 +110,7 @@ class AdaptiveControlVariates(Aggregator):
         if self.client_controls.rounds_values:
             changes = kept - controls  # so that c stays the mean of what is kept
         self.server_control = self.server_control + weighted_sum(profiles.weights[clients], changes)
-        self.heard[clients] = True
+        self.arrived[clients] = True
 
     def _weigh(self, agreement: float, energy: float) -> None:
         self.agreement = self.decay * self.agreement + agreement

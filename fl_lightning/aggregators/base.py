@@ -103,7 +103,7 @@ def matching_coefficients(amounts: Vector, profiles: Profiles, cohort: Cohort) -
 
 
 def remembered_ratio(known: Vector, accumulation: Vector) -> Vector:
-    """Return A of the update that memory holds over A of this round; 1 where nothing was heard yet, (M,).
+    """Return A of the update that memory holds over A of this round; 1 where nothing has arrived yet, (M,).
 
     >>> remembered_ratio(np.array([0.0, 6.0]), np.array([4.0, 4.0])).tolist()
     [1.0, 1.5]
@@ -121,3 +121,16 @@ def mean_accumulation(shares: Vector, accumulation: Vector) -> float:
     """
     total = float(shares.sum())
     return float(shares @ accumulation) / total if total > 0 else float("nan")
+
+
+def mixed_buffers(buffers: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+    """Return the global float buffers (running means of BatchNorm), averaged like the weights.
+
+    Shares are kept convex, because a variance that an amplified update pushes below zero would be none.
+    """
+    if not len(buffers) or not len(updates):
+        return buffers
+    shares = delivered[updates.clients] * plan.coefficients[updates.clients] / plan.cohort.num_draws
+    shares = shares / max(1.0, float(shares.sum()))
+    steps = torch.from_numpy(shares).to(buffers) @ (updates.buffers - buffers)
+    return buffers + steps

@@ -1,17 +1,17 @@
-"""One vector for each client that was heard: memory that grows with who arrives and not with M."""
+"""One vector for each client that arrived: memory that grows with who arrives and not with M."""
 
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Literal
 
 import numpy as np
 import torch
 from typing_extensions import override
 
 from fl_lightning.parts.checking import one_of
-from fl_lightning.parts.memory import Remembers
+from fl_lightning.parts.memory import Remembers, State
 from fl_lightning.types import IntVector, Vector
 
 Precision = Literal["full", "bfloat16"]
@@ -69,7 +69,7 @@ class ClientRows(Remembers):
         self._blocks: list[torch.Tensor] = []
         self._slots = np.full(self.num_clients, -1, dtype=np.int64)  # where a client's row is; -1: nowhere
         self._clients = np.empty(0, dtype=np.int64)  # whose row is in which place
-        self._file: Any = None
+        self._file: IO[bytes] | None = None
 
     def __len__(self) -> int:
         """How many clients have a row of their own."""
@@ -135,7 +135,7 @@ class ClientRows(Remembers):
             return torch.empty(shape, dtype=self._dtype, device=self._like.device)
         if self._file is None:
             self._file = tempfile.TemporaryFile(dir=self.storage.folder)  # noqa: SIM115  open as long as the rows
-        # numpy has no bfloat16: the bytes are mapped, and torch is told what they are.
+        # numpy has no bfloat16: the bytes are mapped, and torch is given what they are.
         length = shape[0] * shape[1] * self._dtype.itemsize
         mapped = np.memmap(
             self._file, dtype=np.uint8, mode="r+", offset=len(self._blocks) * length, shape=(length,)
@@ -153,7 +153,7 @@ class ClientRows(Remembers):
         self.fill(torch.zeros_like(self._default))
 
     @override
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return a copy of the rows of those who have one, and the default row."""
         parts = [rows for _, rows in self.in_blocks()]
         empty = torch.empty((0, len(self._default)), dtype=self._dtype)
@@ -165,14 +165,12 @@ class ClientRows(Remembers):
         }
 
     @override
-    def load_state_dict(self, state: Any) -> None:
-        """Take back what :meth:`state_dict` returned, or one row for each client as earlier versions stored them.
+    def load_state_dict(self, state: State) -> None:
+        """Take back what :meth:`state_dict` returned.
 
         Raises:
             ValueError: If the rows are of other clients or of another model.
         """
-        if isinstance(state, torch.Tensor):
-            state = _of_dense(state)
         shape = (int(state["num_clients"]), int(state["rows"].shape[1]))
         wanted = (self.num_clients, len(self._default))
         if shape != wanted:
@@ -185,19 +183,6 @@ class ClientRows(Remembers):
         for first in range(0, len(clients), self._block_rows):
             some = slice(first, first + self._block_rows)
             self.put(clients[some], state["rows"][some].to(self._like))
-
-
-def _of_dense(rows: torch.Tensor) -> dict[str, Any]:
-    """Return rows of all clients as those that are not 0 alone."""
-    if rows.ndim != 2:
-        raise ValueError(f"the checkpoint does not fit: rows of clients have the shape {tuple(rows.shape)} in it")
-    heard = rows.ne(0).any(dim=1).nonzero()[:, 0]
-    return {
-        "num_clients": len(rows),
-        "clients": heard,
-        "rows": rows[heard],
-        "default": rows.new_zeros(rows.shape[1]),
-    }
 
 
 def keep_synchronised(models: ClientRows, synchronised: torch.Tensor, weights: torch.Tensor) -> None:
@@ -262,16 +247,13 @@ class SummedRows(ClientRows):
         self._total, self._replaced = total, 0
 
     @override
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return a copy of the rows and of their sum."""
         return super().state_dict() | {"total": self._total.clone(), "replaced": self._replaced}
 
     @override
-    def load_state_dict(self, state: Any) -> None:
-        """Take back what :meth:`state_dict` returned; the sum of an earlier version's rows is made on first use."""
+    def load_state_dict(self, state: State) -> None:
+        """Take back what :meth:`state_dict` returned."""
         super().load_state_dict(state)
-        if isinstance(state, dict) and "total" in state:
-            self._total = state["total"].to(self._total)
-            self._replaced = int(state["replaced"])
-        else:
-            self._weights = np.full(self.num_clients, np.nan)  # equal to no weights
+        self._total = state["total"].to(self._total)
+        self._replaced = int(state["replaced"])

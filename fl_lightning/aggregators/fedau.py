@@ -1,14 +1,12 @@
 """FedAU: learns from the gaps between arrivals how much an arrival should count."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.parts.traits import AggregatorTraits
-from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+from fl_lightning.types import BoolVector, Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
 class ParticipationIntervals(Aggregator):
@@ -25,7 +23,7 @@ class ParticipationIntervals(Aggregator):
         cutoff: Longest interval, in rounds.
         server_lr: Factor on the aggregate.
         calibrate: Report the true long-run step length, ``server_lr`` times sum w A, to the calibration. If not, it is
-            told FedAvg's length, which leaves the base learning rate as it is (the FedACS paper's choice); the step is
+            given FedAvg's length, which leaves the base learning rate as it is (the FedACS paper's choice); the step is
             then longer than FedAvg's. Omega is reported truly in both cases.
     """
 
@@ -37,7 +35,9 @@ class ParticipationIntervals(Aggregator):
             raise ValueError(f"cutoff={cutoff} must be at least 1 round")
         if not 0 < server_lr < float("inf"):
             raise ValueError(f"server_lr={server_lr} must be a positive number")
-        self.cutoff, self.server_lr, self.calibrate = cutoff, server_lr, calibrate
+        self.cutoff = cutoff
+        self.server_lr = server_lr
+        self.calibrate = calibrate
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
@@ -61,7 +61,7 @@ class ParticipationIntervals(Aggregator):
         self._count(delivered > 0)
         return direction
 
-    def _count(self, arrived: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+    def _count(self, arrived: BoolVector) -> None:
         elapsed = self.elapsed + 1
         ended = arrived | (elapsed >= self.cutoff)
         mean = (self.num_intervals * self.mean_interval + elapsed) / (self.num_intervals + 1)

@@ -24,7 +24,7 @@ class EchoedInnovations(Aggregator):
     The others keep their models; when nobody arrives, nothing changes. The server needs to know nothing. :math:`\Omega
     \propto w A`, or A for the original without weights: links are corrected, unequal work is not. A client that was not
     drawn is as absent as one whose upload is lost. The clients' models take the size of the model for each client that
-    was ever heard.
+    ever arrived.
 
     Two limits: models mix only where several clients arrive in a round (with one arrival per round each keeps its own,
     and the objective is far from the stated one); and the reported Omega takes T and q for unrelated in time. The
@@ -49,7 +49,9 @@ class EchoedInnovations(Aggregator):
     ) -> None:
         if not 0 < server_lr < float("inf"):
             raise ValueError(f"server_lr={server_lr} must be a positive number")
-        self.weighted, self.normalize, self.server_lr = weighted, normalize, server_lr
+        self.weighted = weighted
+        self.normalize = normalize
+        self.server_lr = server_lr
         self.storage = storage
 
     @override

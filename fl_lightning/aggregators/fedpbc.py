@@ -1,4 +1,4 @@
-"""FedPBC: the global model goes only to those who were heard, the others train on from their own."""
+"""FedPBC: the global model goes only to those who arrived, the others train on from their own."""
 
 import numpy as np
 import torch

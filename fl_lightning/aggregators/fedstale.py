@@ -18,7 +18,7 @@ class StaleMixture(Aggregator):
 
     is the direction, and then :math:`y_m \leftarrow \Delta_m` for the clients that arrived. beta = 0 is c-a-FedAvg,
     beta = 1 FedVARP in its ``importance`` form; :math:`\Omega \propto w A` for all. Memory takes the size of the
-    model for each client that was ever heard.
+    model for each client that ever arrived.
 
     Args:
         beta: How much memory counts, from 0 to 1.

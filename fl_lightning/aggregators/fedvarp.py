@@ -35,7 +35,7 @@ class LastKnownUpdates(Aggregator):
     and then :math:`y_m \leftarrow \Delta_m` for the clients that arrived. The ``paper``'s form (that of the FedACS
     paper) replaces only lost uploads. All have :math:`\Omega \propto w A` once memory is filled and while conditions
     are stationary: links are corrected, unequal work is not. When nobody arrives, memory still moves the model. The
-    memory takes the size of the model for each client that was ever heard.
+    memory takes the size of the model for each client that ever arrived.
 
     Args:
         variant: ``original``, ``paper`` or ``importance``.
@@ -52,12 +52,14 @@ class LastKnownUpdates(Aggregator):
         self, variant: Variant = "original", normalize_memory: bool = False, storage: RowStorage | None = None
     ) -> None:
         one_of("variant", variant, Variant)
-        self.variant, self.normalize_memory, self.storage = variant, normalize_memory, storage
+        self.variant = variant
+        self.normalize_memory = normalize_memory
+        self.storage = storage
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.last_updates = SummedRows(num_clients, weights, self.storage)
-        self.last_accumulation = np.zeros(num_clients)  # 0 where nothing was heard yet
+        self.last_accumulation = np.zeros(num_clients)  # 0 where nothing has arrived yet
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
@@ -79,7 +81,9 @@ class LastKnownUpdates(Aggregator):
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        profiles, deltas, scale = plan.profiles, updates.deltas, 1.0
+        profiles = plan.profiles
+        deltas = updates.deltas
+        scale = 1.0
         if self.normalize_memory:
             scale = mean_accumulation(profiles.weights, profiles.accumulation)
             deltas = deltas / torch.from_numpy(profiles.accumulation[updates.clients]).to(deltas)[:, None]

@@ -16,9 +16,9 @@ class MemorizedMean(Aggregator):
     .. math:: y_m \leftarrow \Delta_m\ \mathrm{for\ delivered}\ m, \qquad X \leftarrow X - \eta \sum_j w_j y_j
 
     :math:`\Omega \propto w A`, whatever the pattern of participation, with A of the round in which the remembered
-    update was made. A client that was never heard counts as zero (the
+    update was made. A client that never arrived counts as zero (the
     original waits for all of them in its first round). When nobody arrives, memory still moves the model. The memory
-    takes the size of the model for each client that was ever heard.
+    takes the size of the model for each client that ever arrived.
 
     Args:
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
@@ -34,7 +34,7 @@ class MemorizedMean(Aggregator):
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         self.last_updates = SummedRows(num_clients, weights, self.storage)
-        self.last_accumulation = np.zeros(num_clients)  # 0 where nothing was heard yet
+        self.last_accumulation = np.zeros(num_clients)  # 0 where nothing has arrived yet
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:

@@ -36,7 +36,8 @@ class RobustAggregator(Aggregator):
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        clients, work = updates.clients, plan.profiles.accumulation[updates.clients]
+        clients = updates.clients
+        work = plan.profiles.accumulation[updates.clients]
         weights = delivered[clients] * plan.coefficients[clients] * work
         counted = np.flatnonzero(weights > 0)
         if not len(counted):

@@ -24,7 +24,7 @@ class ControlVariates(Aggregator):
 
     so that :math:`c = \sum_m w_m c_m` always, and the model takes the anonymous mean of what arrived. The fixed point
     is that of the target objective, :math:`\Omega = w`, whatever q and A are. The control variates take the size of
-    the model for each client that was ever heard.
+    the model for each client that ever arrived.
 
     Args:
         commit: ``ack``: a client takes over its new control variate when its upload is acknowledged. ``always``: also

@@ -46,7 +46,9 @@ class SecureSum(Aggregator):
         is_share = isinstance(threshold, float) and not threshold.is_integer()
         if not threshold > 0 or (is_share and threshold > 1):
             raise ValueError(f"threshold={threshold} must be a number of clients or a share of them in (0, 1)")
-        self.bound, self.threshold, self.bits = bound, threshold, bits
+        self.bound = bound
+        self.threshold = threshold
+        self.bits = bits
         self.weighting = weighting or Aggregator()
         if not self.weighting.traits.only_sums:
             raise ValueError(f"weighting={type(self.weighting).__name__} needs each update: a sum is all there is")

@@ -96,7 +96,33 @@ class ServerMomentum(ServerOptimizer):
         return moments["velocity"]
 
 
-class ServerAdam(ServerOptimizer):
+class _Adaptive(ServerOptimizer):
+    """Divides the mean step by the root of a second moment, each with a memory of its own."""
+
+    def __init__(
+        self, aggregator: Aggregator, lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, epsilon: float = 1e-3
+    ) -> None:
+        super().__init__(aggregator, lr)
+        self.beta1 = checked_share("beta1", beta1)
+        self.beta2 = checked_share("beta2", beta2)
+        self.epsilon = checked_epsilon(epsilon)
+
+    @override
+    def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"mean": torch.zeros_like(weights), "square": torch.full_like(weights, self.epsilon**2)}
+
+    @override
+    def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
+        moments["mean"] = torch.lerp(gradient, moments["mean"], self.beta1)
+        moments["square"] = self.next_square(moments["square"], gradient**2)
+        return moments["mean"] / (moments["square"].sqrt() + self.epsilon)
+
+    def next_square(self, square: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
+        """Return the second moment after a round, given the square of its gradient."""
+        raise NotImplementedError
+
+
+class ServerAdam(_Adaptive):
     r"""Divides the mean step by its root mean square (on top of the anonymous mean: FedAdam, Reddi et al. 2021).
 
     .. math::
@@ -115,25 +141,12 @@ class ServerAdam(ServerOptimizer):
         epsilon: Gradients well below this are not amplified further.
     """
 
-    def __init__(
-        self, aggregator: Aggregator, lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, epsilon: float = 1e-3
-    ) -> None:
-        super().__init__(aggregator, lr)
-        self.beta1, self.beta2 = checked_share("beta1", beta1), checked_share("beta2", beta2)
-        self.epsilon = checked_epsilon(epsilon)
-
     @override
-    def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"mean": torch.zeros_like(weights), "square": torch.full_like(weights, self.epsilon**2)}
-
-    @override
-    def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
-        moments["mean"] = torch.lerp(gradient, moments["mean"], self.beta1)
-        moments["square"] = torch.lerp(gradient**2, moments["square"], self.beta2)
-        return moments["mean"] / (moments["square"].sqrt() + self.epsilon)
+    def next_square(self, square: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
+        return torch.lerp(fresh, square, self.beta2)
 
 
-class ServerYogi(ServerOptimizer):
+class ServerYogi(_Adaptive):
     r"""Is Adam whose denominator changes by a bounded amount (FedYogi on top of the anonymous mean, Reddi et al. 2021).
 
     .. math::
@@ -152,20 +165,6 @@ class ServerYogi(ServerOptimizer):
         epsilon: Gradients well below this are not amplified further.
     """
 
-    def __init__(
-        self, aggregator: Aggregator, lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, epsilon: float = 1e-3
-    ) -> None:
-        super().__init__(aggregator, lr)
-        self.beta1, self.beta2 = checked_share("beta1", beta1), checked_share("beta2", beta2)
-        self.epsilon = checked_epsilon(epsilon)
-
     @override
-    def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"mean": torch.zeros_like(weights), "square": torch.full_like(weights, self.epsilon**2)}
-
-    @override
-    def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
-        square, fresh = moments["square"], gradient**2
-        moments["mean"] = torch.lerp(gradient, moments["mean"], self.beta1)
-        moments["square"] = square - (1 - self.beta2) * fresh * torch.sign(square - fresh)
-        return moments["mean"] / (moments["square"].sqrt() + self.epsilon)
+    def next_square(self, square: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
+        return square - (1 - self.beta2) * fresh * torch.sign(square - fresh)

@@ -1,4 +1,4 @@
-"""ArrivalRates: who is heard how often where everybody trains all the time."""
+"""ArrivalRates: who arrives how often where everybody trains all the time."""
 
 import numpy as np
 from typing_extensions import override

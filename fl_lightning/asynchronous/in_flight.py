@@ -94,12 +94,15 @@ class AsynchronousSelection(Remembers, Selection):
                 "AsynchronousSelection knows no deadline and no availability: leave loop.clock.deadline and "
                 "loop.clock.availability out, or use SamplerSelection"
             )
-        seconds, rng = seconds_of(profiles), generator(seed, Purpose.ARRIVALS, index)
+        seconds = seconds_of(profiles)
+        rng = generator(seed, Purpose.ARRIVALS, index)
         if not len(self._client):
             self._begin(profiles, seconds, rng)
         num_clients, began = profiles.num_clients, self.now
-        counts, steps = np.zeros(num_clients, dtype=np.int64), np.zeros(num_clients, dtype=np.int64)
-        started, size = np.full(num_clients, index - 1, dtype=np.int64), self.num_draws(num_clients)
+        counts = np.zeros(num_clients, dtype=np.int64)
+        steps = np.zeros(num_clients, dtype=np.int64)
+        started = np.full(num_clients, index - 1, dtype=np.int64)
+        size = self.num_draws(num_clients)
         cumulated = self._cumulated(profiles)
         for place in range(size):
             job = int(np.argmin(self._finish))
@@ -123,11 +126,14 @@ class AsynchronousSelection(Remembers, Selection):
         return np.cumsum(self.sampler.probabilities(profiles, self.num_draws(profiles.num_clients)))
 
     def _begin(self, profiles: Profiles, seconds: Vector, rng: np.random.Generator) -> None:
-        num_jobs, cumulated = self.num_jobs(profiles.num_clients), self._cumulated(profiles)
+        num_jobs = self.num_jobs(profiles.num_clients)
+        cumulated = self._cumulated(profiles)
         self._client = np.arange(num_jobs)
-        self._finish, self._busy = np.zeros(num_jobs), np.zeros(profiles.num_clients)
+        self._finish = np.zeros(num_jobs)
+        self._busy = np.zeros(profiles.num_clients)
         self._num_jobs = np.zeros(profiles.num_clients, dtype=np.int64)
-        self._started, self._steps = np.zeros(num_jobs, dtype=np.int64), np.zeros(num_jobs, dtype=np.int64)
+        self._started = np.zeros(num_jobs, dtype=np.int64)
+        self._steps = np.zeros(num_jobs, dtype=np.int64)
         for job in range(num_jobs):
             self._next(job, job if cumulated is None else _drawn(cumulated, rng), 0, profiles, seconds)
 

@@ -74,7 +74,8 @@ class StaleMean(Aggregator):
 
     @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        step, arrivals = super().step(weights, updates, delivered, plan), self._arrivals(plan.cohort)
+        step = super().step(weights, updates, delivered, plan)
+        arrivals = self._arrivals(plan.cohort)
         if self.mixing and len(updates):
             shares = self.mixing * self._shares(updates.clients, delivered, plan)
             starts = torch.stack([self._start(arrivals, client, weights) for client in updates.clients.tolist()])

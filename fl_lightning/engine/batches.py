@@ -1,16 +1,16 @@
 """Which examples a client sees in which local step, and the batches made of them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Protocol, cast
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.data.federation import TensorFederation
-from fl_lightning.engine.cpu.layout import as_it_is
-from fl_lightning.engine.errors import ClientError, describe, when
-from fl_lightning.parts.protocols import Federation
+from fl_lightning.engine.machine import as_it_is
+from fl_lightning.engine.step import ClientError, describe, when
+from fl_lightning.parts.protocols import Batch, Federation
 from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector
 
@@ -79,7 +79,7 @@ def stacked_indices(
     return indices
 
 
-def _example_bytes(examples: Any) -> int:
+def _example_bytes(examples: Batch) -> int:
     return sum(leaf[:1].nbytes for leaf in tree_leaves(examples))
 
 
@@ -91,8 +91,22 @@ def _taken(leaf: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return leaf.index_select(0, places)
 
 
-def _examples(batch: Any, begin: int, end: int) -> Any:
+def _examples(batch: Batch, begin: int, end: int) -> Batch:
     return tree_map(lambda leaf: leaf[begin:end], batch)
+
+
+class _OneSet(Protocol):
+    """A federation whose clients' data is one set of tensors."""
+
+    train: Batch
+    order: IntVector
+    offsets: IntVector
+
+
+class _OwnTensors(Protocol):
+    """A federation that has the tensors of each client."""
+
+    def tensors(self, client: int) -> Batch: ...
 
 
 class ClientBatches:
@@ -118,23 +132,28 @@ class ClientBatches:
         federation: Federation,
         batch_size: int,
         seed: int,
-        to_device: Callable[[Any], Any],
+        to_device: Callable[[Batch], Batch],
         hooked: bool = False,
     ) -> None:
-        self.federation, self.batch_size, self.seed = federation, batch_size, seed
+        self.federation = federation
+        self.batch_size = batch_size
+        self.seed = seed
         self.sizes: IntVector = np.asarray(federation.sizes)
         self.lengths: IntVector = np.minimum(self.sizes, batch_size)
         self._to_device = to_device
-        self.layout: Callable[[Any], Any] = as_it_is
+        self.layout: Callable[[Batch], Batch] = as_it_is
         self._most_together = 0  # examples that are gathered at once, where nothing happens to single batches
         if isinstance(federation, TensorFederation) and type(federation).batch is TensorFederation.batch and not hooked:
             self._most_together = _CLIENT_BYTES // max(1, _example_bytes(federation.train))
-        self._one_set = all(hasattr(federation, name) for name in ("train", "order", "offsets"))
+        self._one_set: _OneSet | None = None
+        if all(hasattr(federation, name) for name in ("train", "order", "offsets")):
+            self._one_set = cast(_OneSet, federation)
         self.stackable = hasattr(federation, "tensors") or (
-            self._one_set and all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(federation.train))  # type: ignore[attr-defined]
+            self._one_set is not None
+            and all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(self._one_set.train))
         )
 
-    def of_client(self, client: int, round_index: int, num_steps: int) -> Iterator[Any]:
+    def of_client(self, client: int, round_index: int, num_steps: int) -> Iterator[Batch]:
         """Yield the batches of a client's local steps; small ones are gathered several at a time."""
         indices = batch_indices(self.seed, round_index, client, int(self.sizes[client]), self.batch_size, num_steps)
         length = indices.shape[1]
@@ -145,7 +164,7 @@ class ClientBatches:
             for begin in range(0, some.size, length):
                 yield batch if len(some) == 1 else _examples(batch, begin, begin + length)
 
-    def fetch(self, client: int, round_index: int, indices: IntVector) -> Any:
+    def fetch(self, client: int, round_index: int, indices: IntVector) -> Batch:
         """Return some examples of a client.
 
         Raises:
@@ -163,45 +182,46 @@ class ClientBatches:
         """The first client with as many examples as a sample takes, or with most of them."""
         return int(np.argmax(np.minimum(self.sizes, _SAMPLE)))
 
-    def sample(self) -> Any:
+    def sample(self) -> Batch:
         """Return a few examples of one client, to try a module on."""
         client = self.sample_client
         return self._to_device(self.fetch(client, 0, np.arange(min(_SAMPLE, int(self.sizes[client])))))
 
     def alike(self, clients: IntVector) -> list[IntVector]:
         """Return groups of positions in ``clients`` whose examples have the same shapes and types."""
-        if self._one_set:
+        if self._one_set is not None:
             return [np.arange(len(clients))]
-        federation: Any = self.federation
-        groups: dict[Any, list[int]] = {}
+        federation = cast(_OwnTensors, self.federation)
+        groups: dict[object, list[int]] = {}
         for position, client in enumerate(clients.tolist()):
             leaves = tree_leaves(federation.tensors(client))
             groups.setdefault(tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves), []).append(position)
         return [np.array(group) for group in groups.values()]
 
-    def examples(self, clients: IntVector) -> Any:
+    def examples(self, clients: IntVector) -> Batch:
         """Return the tensors that :meth:`rows` points into: all training data, or that of the clients in a row."""
-        federation: Any = self.federation
-        if self._one_set:
-            return federation.train
+        if self._one_set is not None:
+            return self._one_set.train
+        federation = cast(_OwnTensors, self.federation)
         tensors = [federation.tensors(client) for client in clients.tolist()]
         return tree_map(lambda *leaves: torch.cat(leaves), *tensors)
 
     def rows(self, clients: IntVector, round_index: int, num_steps: int) -> torch.Tensor:
         """Return which of the :meth:`examples` each client takes in each step, (T, n, B)."""
-        federation: Any = self.federation
         sizes = self.sizes[clients]
         indices = stacked_indices(self.seed, round_index, clients, sizes, self.batch_size, num_steps)
-        begins = federation.offsets[clients] if self._one_set else np.cumsum(sizes) - sizes
-        places = begins[:, None, None] + indices
-        return torch.from_numpy(federation.order.take(places) if self._one_set else places).transpose(0, 1)
+        if self._one_set is None:
+            places = (np.cumsum(sizes) - sizes)[:, None, None] + indices
+        else:
+            places = self._one_set.order.take(self._one_set.offsets[clients][:, None, None] + indices)
+        return torch.from_numpy(places).transpose(0, 1)
 
-    def stacked(self, examples: Any, rows: torch.Tensor) -> Any:
+    def stacked(self, examples: Batch, rows: torch.Tensor) -> Batch:
         """Return the examples ``rows`` (n, B) as one batch with clients along the first dimension."""
         flat = rows.reshape(-1)
         return self._to_device(tree_map(lambda leaf: _taken(leaf, flat).view(*rows.shape, *leaf.shape[1:]), examples))
 
-    def stacked_steps(self, examples: Any, rows: torch.Tensor, active: Sequence[int]) -> Iterator[Any]:
+    def stacked_steps(self, examples: Batch, rows: torch.Tensor, active: Sequence[int]) -> Iterator[Batch]:
         """Yield the batch of each local step, with the clients still at work along the first dimension.
 
         Small steps are gathered several at a time: calling the operators would cost more than copying.
@@ -217,11 +237,11 @@ class ClientBatches:
             for place, count in enumerate(active[first : first + together]):
                 yield tree_map(lambda leaf, place=place, count=count: leaf[place, :count], gathered)
 
-    def placed(self, batch: Any) -> Any:
+    def placed(self, batch: Batch) -> Batch:
         """Return a batch on the device and in the layout wanted."""
         return self.layout(self._to_device(batch))
 
-    def test(self, batch_size: int) -> Iterator[Any]:
+    def test(self, batch_size: int) -> Iterator[Batch]:
         """Yield the test data."""
         for batch in self.federation.test_batches(batch_size):
             yield self.layout(self._to_device(batch))

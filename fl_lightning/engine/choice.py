@@ -11,12 +11,11 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from fl_lightning.engine.client import ClientTrainer
-from fl_lightning.engine.cpu.layout import as_it_is, channels_last, has_images, plain_dropout
-from fl_lightning.engine.evaluation import silent_logs
 from fl_lightning.engine.flat import FlatModel
+from fl_lightning.engine.hooks import overrides, silent_logs
 from fl_lightning.engine.inspection import Inspection, inspect_training
+from fl_lightning.engine.machine import as_it_is, channels_last, has_images, kept_streams, plain_dropout, seed_streams
 from fl_lightning.engine.stacked import StackTrainer
-from fl_lightning.engine.streams import kept_streams, seed_streams
 
 Mode = Literal["auto", "stacked", "threads", "sequential", "reference"]
 
@@ -117,7 +116,7 @@ def _warning(module: LightningModule, state: str) -> str:
     if not state:
         return ""
     name = type(module).__name__
-    saves = type(module).on_save_checkpoint is not LightningModule.on_save_checkpoint
+    saves = overrides(module, "on_save_checkpoint")
     what = (
         f"several processes are not exact, and resume only as far as {name}.on_save_checkpoint saves it"
         if saves

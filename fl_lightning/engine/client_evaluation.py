@@ -79,7 +79,8 @@ class ClientEvaluator:
             index: Of the round.
             personalised: Returns the model of a client, where clients keep parameters of their own.
         """
-        most, num_clients = self.settings.max_examples, len(self._data.num_held_out)
+        most = self.settings.max_examples
+        num_clients = len(self._data.num_held_out)
         rows = engine.evaluate_clients(state, index, most)  # where clients have their data to themselves
         if rows is None:
             states = (state if personalised is None else personalised(client) for client in range(num_clients))

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from lightning.fabric import Fabric
@@ -13,22 +13,31 @@ from lightning.pytorch import LightningModule
 
 from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.choice import Choice, Mode, choose, layout_is_harmless
-from fl_lightning.engine.client import ClientTrainer
-from fl_lightning.engine.cpu import tuned
-from fl_lightning.engine.cpu.allocator import keep_freed_memory
-from fl_lightning.engine.cpu.layout import channels_last
-from fl_lightning.engine.evaluation import evaluate, silent_logs
+from fl_lightning.engine.client import ClientTrainer, HookedTrainer
+from fl_lightning.engine.evaluation import evaluate
 from fl_lightning.engine.flat import FlatModel
-from fl_lightning.engine.hooked import HookedTrainer
-from fl_lightning.engine.hooks import end_run, start_run, training_hooks, transfer, uncalled_hooks
-from fl_lightning.engine.one_by_one import OneByOne
-from fl_lightning.engine.precision import TrainingPrecision
-from fl_lightning.engine.processes import AmongProcesses
+from fl_lightning.engine.hooks import (
+    attached,
+    end_run,
+    overrides,
+    silent_logs,
+    start_run,
+    training_hooks,
+    transfer,
+    uncalled_hooks,
+)
+from fl_lightning.engine.machine import (
+    TrainingPrecision,
+    channels_last,
+    keep_freed_memory,
+    kept_streams,
+    positions,
+    seed_streams,
+    tuned,
+)
 from fl_lightning.engine.stacked import Stacked, StackTrainer
-from fl_lightning.engine.stand_in import attached
-from fl_lightning.engine.streams import kept_streams, positions, seed_streams
-from fl_lightning.engine.threads import SideBySide, num_side_by_side
-from fl_lightning.parts.protocols import PLAIN, Federation, Handout, LocalWork, Trains
+from fl_lightning.engine.ways import AmongProcesses, OneByOne, SideBySide, num_side_by_side
+from fl_lightning.parts.protocols import PLAIN, Batch, Federation, Handout, LocalWork, Trains
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import ModuleOptimizer, Solver
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
@@ -66,7 +75,10 @@ class Engine:
         for name, value in (("test_batch_size", test_batch_size), ("threads", threads)):
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-        self.mode, self.threads, self.compile, self.test_batch_size = mode, threads, compile, test_batch_size
+        self.mode = mode
+        self.threads = threads
+        self.compile = compile
+        self.test_batch_size = test_batch_size
         self.cpu_tuning = cpu_tuning and mode != "reference"
 
     def setup(
@@ -85,7 +97,8 @@ class Engine:
                 f"{type(module).__name__} sets automatic_optimization=False, but the federated loop makes the local "
                 "steps itself: let training_step return the loss instead"
             )
-        self.fabric, self.solver = fabric, solver
+        self.fabric = fabric
+        self.solver = solver
         self.datamodule = getattr(federation, "datamodule", None)
         self.position = start_run(module, fabric, self.datamodule)
         refuse_several_optimizers(module)
@@ -111,7 +124,8 @@ class Engine:
                 self.choice = choose(self.mode, trainer, self._stack_trainer, num_draws)
         if self.choice.warning and fabric.global_rank == 0:
             _LOG.warning(self.choice.warning)
-        self._round, self._evaluation_draws = 0, True
+        self._round = 0
+        self._evaluation_draws = True
         if self.compile:
             self.module.compile()
         way = self._way()
@@ -194,7 +208,7 @@ class Engine:
         """Return the metrics of the global model on the test data, and its accuracy per class."""
         return self._evaluate(state, self.batches.test(self.test_batch_size))
 
-    def evaluate_batch(self, state: ModelState, batch: Any) -> dict[str, float]:
+    def evaluate_batch(self, state: ModelState, batch: Batch) -> dict[str, float]:
         """Return the metrics of a state on one batch of the federation."""
         return self._evaluate(state, iter([self.batches.placed(batch)]))[0]
 
@@ -202,7 +216,7 @@ class Engine:
         """Return None: the clients' data is here."""
         return None
 
-    def _evaluate(self, state: ModelState, batches: Iterator[Any]) -> tuple[dict[str, float], Vector]:
+    def _evaluate(self, state: ModelState, batches: Iterator[Batch]) -> tuple[dict[str, float], Vector]:
         self.load(state)
         self._attach()
         tuning = tuned(self.module, random=False) if self.cpu_tuning else nullcontext()
@@ -218,7 +232,8 @@ class Engine:
         if not self._evaluation_draws:
             yield
             return
-        device, nobody = self.model.weights.device, len(self.batches.sizes)  # the number after the last client's
+        device = self.model.weights.device
+        nobody = len(self.batches.sizes)  # the number after the last client's
         with kept_streams(device):
             seed_streams(client_seed(self.batches.seed, Purpose.MODULE, self._round, nobody), device)
             before = positions(device)
@@ -231,7 +246,7 @@ class Engine:
 
     def _attach(self) -> None:
         """Let module and data module know where the run stands, also when it has ended and more is asked."""
-        trainer: Any = self.position
+        trainer = self.position.as_trainer()
         if self.module._trainer is not trainer:
             self.module.trainer = trainer
         if self.datamodule is not None:
@@ -251,7 +266,7 @@ def _num_cores() -> int:
 
 def refuse_several_optimizers(module: LightningModule) -> None:
     """Refuse a module that trains its parts by turns, which one solver cannot do."""
-    if type(module).configure_optimizers is LightningModule.configure_optimizers:
+    if not overrides(module, "configure_optimizers"):
         return
     try:
         configured = module.configure_optimizers()

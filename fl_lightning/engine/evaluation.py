@@ -1,17 +1,18 @@
 """Evaluation of any LightningModule: what its ``test_step`` logs becomes the round's metrics."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import SupportsFloat
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch.utils._pytree import tree_leaves
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
-from fl_lightning.engine.loss import run_step
-from fl_lightning.engine.stand_in import attached
+from fl_lightning.engine.hooks import attached, overrides, stage_of
+from fl_lightning.engine.step import run_step
+from fl_lightning.parts.protocols import Batch
 from fl_lightning.types import Vector
 
 _REDUCTIONS: dict[str, Callable[[list[float]], float]] = {"sum": sum, "min": min, "max": max}
@@ -30,11 +31,11 @@ class LogCollector:
     def log(
         self,
         name: str,
-        value: Any,
-        *_: Any,
+        value: Metric | SupportsFloat,
+        *_: object,
         batch_size: int | None = None,
-        reduce_fx: Any = "mean",
-        **__: Any,
+        reduce_fx: str | Callable[..., object] = "mean",
+        **__: object,
     ) -> None:
         """Keep a value, weighted by the size of its batch, or a metric, to be computed at the end."""
         if isinstance(value, Metric):
@@ -54,13 +55,18 @@ class LogCollector:
         self._sums[name] = (total + float(value) * size, count + size)
 
     def log_dict(
-        self, dictionary: Any, *_: Any, batch_size: int | None = None, reduce_fx: Any = "mean", **__: Any
+        self,
+        dictionary: Mapping[str, Metric | SupportsFloat] | MetricCollection,
+        *_: object,
+        batch_size: int | None = None,
+        reduce_fx: str | Callable[..., object] = "mean",
+        **__: object,
     ) -> None:
         """Keep several values."""
         for name, value in dictionary.items():
             self.log(name, value, batch_size=batch_size, reduce_fx=reduce_fx)
 
-    def take_returned(self, output: Any) -> None:
+    def take_returned(self, output: object) -> None:
         """Keep a loss that a step returns, which is the test loss where the module logs none."""
         if isinstance(output, torch.Tensor) and output.numel() == 1:
             total, count = self._returned
@@ -89,61 +95,44 @@ def collected_logs(module: LightningModule) -> Iterator[LogCollector]:
         del module.log, module.log_dict
 
 
-@contextmanager
-def silent_logs(module: LightningModule) -> Iterator[None]:
-    """Drop what the module logs: local training has no Trainer that would take it."""
-    module.log = module.log_dict = _drop  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del module.log, module.log_dict
-
-
-def _drop(*_: Any, **__: Any) -> None:
-    pass
-
-
-def evaluation_step(module: LightningModule) -> str | None:
-    """Return the name of the step that evaluates the module: ``test_step``, else ``validation_step``, else nothing."""
-    for name in ("test_step", "validation_step"):
-        if getattr(type(module), name) is not getattr(LightningModule, name):
-            return name
-    return None
-
-
-def evaluate(module: LightningModule, batches: Iterator[Any]) -> tuple[dict[str, float], Vector]:
+def evaluate(module: LightningModule, batches: Iterator[Batch]) -> tuple[dict[str, float], Vector]:
     """Return the module's metrics over the test batches, and its accuracy per class where it measures one.
 
     The module's hooks are called as in a Trainer's test or validation. What a hook logs counts as well.
     """
-    name = evaluation_step(module)
-    if name is None:
+    stage = stage_of(module)
+    if not stage:
         return {}, np.empty(0)
-    stage = name.removesuffix("_step")
     attached(module).enter("testing" if stage == "test" else "validating")
     # What TorchScript compiles under inference mode, it uses for training as well, and that fails.
     scripted = any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
     without_gradients = torch.no_grad() if scripted else torch.inference_mode()
     with without_gradients, collected_logs(module) as collector, _evaluation_mode(module, stage):
-        for moment in ("start", "epoch_start"):
-            getattr(module, f"on_{stage}_{moment}")()
-        _take_steps(module, name, batches, collector)
+        _hook(module, stage, "start")()
+        _hook(module, stage, "epoch_start")()
+        _take_steps(module, stage, batches, collector)
         collector.batch_size = 1
         per_class = getattr(module, "class_accuracy", None)
         class_accuracy = np.empty(0)
         if isinstance(per_class, Metric):  # before the hook, which may reset it
             class_accuracy = per_class.compute().double().cpu().numpy()
-        getattr(module, f"on_{stage}_epoch_end")()
+        _hook(module, stage, "epoch_end")()
         metrics = collector.compute()
         if isinstance(per_class, Metric):
             per_class.reset()
-        getattr(module, f"on_{stage}_end")()
+        _hook(module, stage, "end")()
     return metrics, class_accuracy
 
 
-def _take_steps(module: LightningModule, name: str, batches: Iterator[Any], collector: LogCollector) -> None:
-    step, stage = getattr(module, name), name.removesuffix("_step")
-    batch_start, batch_end = getattr(module, f"on_{stage}_batch_start"), getattr(module, f"on_{stage}_batch_end")
+def _hook(module: LightningModule, stage: str, moment: str) -> Callable[..., object]:
+    hook: Callable[..., object] = getattr(module, f"on_{stage}_{moment}")
+    return hook
+
+
+def _take_steps(module: LightningModule, stage: str, batches: Iterator[Batch], collector: LogCollector) -> None:
+    step = module.test_step if stage == "test" else module.validation_step
+    batch_start = _hook(module, stage, "batch_start")
+    batch_end = _hook(module, stage, "batch_end")
     for index, batch in enumerate(batches):
         collector.batch_size = batch_length(batch)
         batch_start(batch, index)
@@ -156,26 +145,22 @@ def _take_steps(module: LightningModule, name: str, batches: Iterator[Any], coll
 def _evaluation_mode(module: LightningModule, stage: str) -> Iterator[None]:
     """Have a module in the mode of evaluation, by its own hooks where it has such."""
     was_training = module.training
-    if stage == "validation" and _has_own(module, "on_validation_model_zero_grad"):
+    if stage == "validation" and overrides(module, "on_validation_model_zero_grad"):
         module.on_validation_model_zero_grad()
-    if _has_own(module, f"on_{stage}_model_eval"):
-        getattr(module, f"on_{stage}_model_eval")()
+    if overrides(module, f"on_{stage}_model_eval"):
+        _hook(module, stage, "model_eval")()
     else:
         module.eval()
     try:
         yield
     finally:
-        if _has_own(module, f"on_{stage}_model_train"):
-            getattr(module, f"on_{stage}_model_train")()
+        if overrides(module, f"on_{stage}_model_train"):
+            _hook(module, stage, "model_train")()
         else:
             module.train(was_training)
 
 
-def _has_own(module: LightningModule, hook: str) -> bool:
-    return getattr(type(module), hook) is not getattr(LightningModule, hook)
-
-
-def batch_length(batch: Any) -> int:
+def batch_length(batch: Batch) -> int:
     """Return how many examples a batch has: the leading dimension of its first tensor."""
     for leaf in tree_leaves(batch):
         if isinstance(leaf, torch.Tensor) and leaf.ndim:

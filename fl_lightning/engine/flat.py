@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fl_lightning.engine.errors import StepError
+from fl_lightning.engine.step import StepError
 from fl_lightning.types import ModelState
 
 

@@ -1,15 +1,15 @@
-"""Which hooks of a module are called, and by whom batches are moved to the device."""
+"""What a module finds in place of a Trainer: which of its hooks are called, ``self.trainer``, who moves its batches."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, cast
 
 from lightning.fabric import Fabric
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
 from lightning.pytorch.trainer.states import TrainerFn
 
-from fl_lightning.engine.evaluation import evaluation_step, silent_logs
-from fl_lightning.engine.stand_in import StandInTrainer, attached
+from fl_lightning.parts.protocols import Batch
 
 TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 # Around the local training of one client in one round, which is a fit of one epoch.
@@ -29,7 +29,7 @@ TRAINING = (
 )
 RUN = ("setup", "configure_model", "on_fit_start", "on_fit_end", "teardown")
 _EVALUATION = ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end", "model_eval", "model_train")
-_STAGES = {"test_step": "test", "validation_step": "validation"}
+Stage = Literal["training", "testing", "validating"]
 _OF_MODULE = (
     "backward",
     "configure_callbacks",
@@ -40,7 +40,7 @@ _OF_MODULE = (
 )
 
 
-def overrides(owner: Any, name: str, base: Any = LightningModule) -> bool:
+def overrides(owner: object, name: str, base: type = LightningModule) -> bool:
     """Return whether a module or data module has a hook of its own."""
     return name in vars(owner) or getattr(type(owner), name, None) is not getattr(base, name, None)
 
@@ -54,8 +54,8 @@ def training_hooks(module: LightningModule, datamodule: LightningDataModule | No
 
 
 def stage_of(module: LightningModule) -> str:
-    """Return ``test`` or ``validation``, whichever evaluates the module; nothing if it cannot be evaluated."""
-    return _STAGES.get(evaluation_step(module) or "", "")
+    """Return ``test`` or else ``validation``, whichever step the module has; nothing if it cannot be evaluated."""
+    return next((stage for stage in ("test", "validation") if overrides(module, f"{stage}_step")), "")
 
 
 def all_hooks() -> list[str]:
@@ -87,13 +87,13 @@ def uncalled_hooks(
 
 def transfer(
     fabric: Fabric, module: LightningModule, datamodule: LightningDataModule | None = None
-) -> Callable[[Any], Any]:
+) -> Callable[[Batch], Batch]:
     """Return what moves a batch to the device: with the hooks of the data module, else of the module, else plainly."""
     before, move, after = (_owned(name, module, datamodule) for name in TRANSFER)
     if before is None and move is None and after is None:
         return fabric.to_device
 
-    def moved(batch: Any) -> Any:
+    def moved(batch: Batch) -> Batch:
         if before is not None:
             batch = before(batch, 0)
         batch = fabric.to_device(batch) if move is None else move(batch, fabric.device, 0)
@@ -102,18 +102,97 @@ def transfer(
     return moved
 
 
-def _owned(name: str, module: LightningModule, datamodule: LightningDataModule | None) -> Callable[..., Any] | None:
+def _owned(name: str, module: LightningModule, datamodule: LightningDataModule | None) -> Callable[..., Batch] | None:
     if datamodule is not None and overrides(datamodule, name, DataHooks):
-        return getattr(datamodule, name)
-    return getattr(module, name) if overrides(module, name) else None
+        owner: object = datamodule
+    elif overrides(module, name):
+        owner = module
+    else:
+        return None
+    hook: Callable[..., Batch] = getattr(owner, name)
+    return hook
+
+
+class StandInTrainer:
+    """Knows where the run stands; anything else of a Trainer raises an error that says so.
+
+    Args:
+        module: The module whose ``self.trainer`` this is.
+        global_rank: Number of this process.
+        world_size: Number of processes.
+
+    Attributes:
+        current_epoch: The round, counted from 0 as Lightning counts epochs.
+        global_step: Steps that the client at hand has done in this round.
+    """
+
+    logger = progress_bar_callback = None
+    predicting = sanity_checking = fast_dev_run = False
+
+    def __init__(self, module: LightningModule, global_rank: int = 0, world_size: int = 1) -> None:
+        self.model = self.lightning_module = module
+        self.global_rank = self.local_rank = global_rank
+        self.world_size = world_size
+        self.is_global_zero = global_rank == 0
+        self.loggers: list[object] = []
+        self.current_epoch = self.global_step = 0
+        self.training = self.testing = self.validating = False
+
+    def begin(self, round_index: int) -> None:
+        """Stand at the beginning of a client's training."""
+        self.current_epoch = round_index - 1
+        self.global_step = 0
+        self.enter("training")
+
+    def enter(self, stage: Stage) -> None:
+        """Say what is going on."""
+        self.training = stage == "training"
+        self.testing = stage == "testing"
+        self.validating = stage == "validating"
+
+    def as_trainer(self) -> Trainer:
+        """Return this as what Lightning declares ``self.trainer`` to be."""
+        return cast(Trainer, self)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"self.trainer.{name} is not there: a federation has no Trainer. Use self.current_epoch (the round), "
+            "self.global_step, self.device and self.trainer.training/validating/testing, or pass what you need to the "
+            "module's constructor"
+        )
+
+
+def attached(module: LightningModule, global_rank: int = 0, world_size: int = 1) -> StandInTrainer:
+    """Return the stand-in of a module, which gets one if it has none (a copy of a module has none)."""
+    present: object = module._trainer
+    if isinstance(present, StandInTrainer) and present.model is module:
+        return present
+    position = StandInTrainer(module, global_rank, world_size)
+    module.trainer = position.as_trainer()
+    return position
+
+
+@contextmanager
+def silent_logs(module: LightningModule) -> Iterator[None]:
+    """Drop what the module logs: local training has no Trainer that would take it."""
+    module.log = module.log_dict = _drop  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.log, module.log_dict
+
+
+def _drop(*_: object, **__: object) -> None:
+    pass
 
 
 def start_run(module: LightningModule, fabric: Fabric, datamodule: LightningDataModule | None) -> StandInTrainer:
     """Give a module its stand-in of a Trainer and let it set itself up, as before a fit and before a test."""
     position = attached(module, fabric.global_rank, fabric.world_size)
     if datamodule is not None:
-        trainer: Any = position
-        datamodule.trainer = trainer
+        datamodule.trainer = position.as_trainer()
     with silent_logs(module):
         module.setup(stage=TrainerFn.FITTING)
         if stage_of(module) == "test":

@@ -1,17 +1,16 @@
-"""Clients with a part of their own: parameters and buffers that stay where they are trained."""
+"""What is asked of clients and what stays there: questions before the draw, and parameters of their own."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from typing_extensions import override
 
-from fl_lightning.parts.memory import Remembers
-from fl_lightning.parts.protocols import Handout, Probe
+from fl_lightning.parts.memory import Remembers, State
+from fl_lightning.parts.protocols import Engine, Handout, Probe
 from fl_lightning.server.faults import finite_rows
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
@@ -142,7 +141,7 @@ class LocalParts(Remembers):
         return _SharedProbe(probe, self, state)
 
     @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take back the clients' values.
 
         Raises:
@@ -166,7 +165,9 @@ class _SharedProbe:
     """Answers a sampler with what clients would upload; gradients and losses are those of the global model."""
 
     def __init__(self, probe: Probe, parts: LocalParts, state: ModelState) -> None:
-        self._probe, self._parts, self._state = probe, parts, state
+        self._probe = probe
+        self._parts = parts
+        self._state = state
 
     @property
     def num_steps(self) -> int:
@@ -180,3 +181,51 @@ class _SharedProbe:
 
     def updates(self, clients: IntVector) -> Updates:
         return self._parts.shared(self._probe.updates(clients), self._state)
+
+
+class EngineProbe:
+    """Asks clients through the engine, counts the steps, and keeps what was trained: nobody trains twice."""
+
+    def __init__(self, engine: Engine, state: ModelState, plan: RoundPlan, handout: Handout) -> None:
+        self._engine = engine
+        self._state = state
+        self._plan = plan
+        self._handout = handout
+        self._trained: Updates | None = None
+        self.num_steps = 0  # local steps spent on questions
+        self.asked: IntVector = np.empty(0, dtype=np.int64)  # who answered one
+
+    def losses(self, clients: IntVector) -> Vector:
+        """Loss of the global model on one batch of each client; a forward pass is charged as a third of a step."""
+        self.num_steps += -(-len(clients) // 3)
+        self.asked = np.union1d(self.asked, clients)
+        return self._engine.losses(self._state, clients, self._plan.index)
+
+    def gradients(self, clients: IntVector) -> torch.Tensor:
+        """Gradient of one batch of each client at the global model."""
+        self.num_steps += len(clients)
+        self.asked = np.union1d(self.asked, clients)
+        return self._engine.gradients(self._state, clients, self._plan.index)
+
+    def updates(self, clients: IntVector) -> Updates:
+        """Full local training of each client."""
+        self.num_steps += int(self._plan.profiles.num_steps[clients].sum())
+        self.asked = np.union1d(self.asked, clients)
+        self._trained = self._engine.train(self._state, self._plan, clients, self._handout)
+        absent = np.setdiff1d(clients, self._trained.clients)
+        if len(absent):
+            raise ValueError(
+                f"round {self._plan.index}: the sampler asks clients for their updates before it draws, but "
+                f"client {absent[0]} did not answer ({len(absent)} such clients): use one that asks nothing, or "
+                "norms='stale'"
+            )
+        return self._trained
+
+    def trained(self, clients: IntVector, learning_rate: float) -> Updates | None:
+        """Return the updates of these clients if all of them were trained already at this learning rate."""
+        known = self._trained
+        if known is None or abs(learning_rate - self._plan.learning_rate) > 1e-9 * learning_rate:
+            return None
+        if not np.isin(clients, known.clients).all():
+            return None
+        return known.rows(np.searchsorted(known.clients, clients))

@@ -1,4 +1,4 @@
-"""Replayed: trains here what other machines trained before, bit for bit."""
+"""Engines that let others train, and Replayed, which trains here what other machines trained before, bit for bit."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -9,12 +9,45 @@ import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
-from fl_lightning.engine.elsewhere import TrainsElsewhere
 from fl_lightning.engine.engine import Engine
-from fl_lightning.parts.protocols import PLAIN, Federation, Handout, LocalWork
+from fl_lightning.parts.protocols import PLAIN, Batch, Federation, Handout, LocalWork
+from fl_lightning.parts.protocols import Engine as AnyEngine
 from fl_lightning.solvers import Solver
 from fl_lightning.system.deliveries import Delivery, read_deliveries
 from fl_lightning.types import BoolVector, IntVector, ModelState, RoundPlan, Updates, Vector
+
+
+class TrainsElsewhere:
+    """Leaves everything but training and questions to an engine of this process.
+
+    Args:
+        local: Holds the model and evaluates it.
+    """
+
+    is_elsewhere = True
+
+    def __init__(self, local: AnyEngine) -> None:
+        self.local = local
+
+    def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
+        """Return the metrics of the global model on the test data, and its accuracy per class."""
+        return self.local.evaluate(state)
+
+    def evaluate_batch(self, state: ModelState, batch: Batch) -> dict[str, float]:
+        """Return the metrics of a state on one batch of the federation."""
+        return self.local.evaluate_batch(state, batch)
+
+    def evaluate_clients(self, state: ModelState, round_index: int, max_examples: int) -> list[dict[str, float]] | None:
+        """Return nothing where the clients' data is here."""
+        return self.local.evaluate_clients(state, round_index, max_examples)
+
+    def load(self, state: ModelState) -> None:
+        """Put a state into the module."""
+        self.local.load(state)
+
+    def close(self) -> None:
+        """End the run."""
+        self.local.close()
 
 
 class Replayed(TrainsElsewhere):
@@ -29,7 +62,8 @@ class Replayed(TrainsElsewhere):
     """
 
     def __init__(self, path: str, engine: Engine | None = None) -> None:
-        self.path, self.engine = path, engine or Engine()
+        self.path = path
+        self.engine = engine or Engine()
         super().__init__(self.engine)
         self._recorded: dict[tuple[int, int], list[Delivery]] = defaultdict(list)
         for delivery in read_deliveries(Path(path)):

@@ -1,9 +1,9 @@
 """Local training of many small clients at once: one row of a matrix for each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -13,14 +13,16 @@ from torch.func import grad_and_value, vmap
 from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.client import ClientTrainer, precise
 from fl_lightning.engine.flat import FlatModel
-from fl_lightning.engine.loss import training_loss
-from fl_lightning.engine.stand_in import attached
-from fl_lightning.engine.tasks import Training, empty_updates
-from fl_lightning.engine.threads import SideBySide
-from fl_lightning.parts.protocols import LocalWork, global_weights, no_shift
+from fl_lightning.engine.hooks import attached
+from fl_lightning.engine.step import training_loss
+from fl_lightning.engine.ways import SideBySide, Training, empty_updates
+from fl_lightning.parts.protocols import Batch, LocalWork, global_weights, no_shift
 from fl_lightning.solvers import Solver
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
+Places = MutableMapping[str, torch.Tensor]  # of a module's parameters, which stand aside while others are tried
 _FLOATS_IN_STACK = 1 << 20  # weights of a stack: together with gradients and activations they stay in the cache
 
 
@@ -42,16 +44,19 @@ class StackTrainer:
         model: FlatModel,
         solver: Solver,
         batches: ClientBatches,
-        autocast: Callable[[], AbstractContextManager[Any]],
+        autocast: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        self.model, self.solver, self.batches, self.autocast = model, solver, batches, autocast
+        self.model = model
+        self.solver = solver
+        self.batches = batches
+        self.autocast = autocast
         self.position = attached(model.module)
         self._places = [_places(model.module, parameter) for parameter in model.parameters]
         self._shapes = [parameter.shape for parameter in model.parameters]
         self._lengths = [parameter.numel() for parameter in model.parameters]
         self._differentiate = vmap(grad_and_value(self._loss), in_dims=(0, 0, None))
 
-    def _loss(self, parameters: Sequence[torch.Tensor], batch: Any, index: int) -> torch.Tensor:
+    def _loss(self, parameters: Sequence[torch.Tensor], batch: Batch, index: int) -> torch.Tensor:
         """Return the loss of a training step with other parameters in place of the module's own.
 
         ``torch.func.functional_call`` does the same; it looks for the places anew in each call, which takes longer than
@@ -63,7 +68,7 @@ class StackTrainer:
         finally:
             self._put(self.model.parameters)
 
-    def _put(self, parameters: Sequence[Any]) -> None:
+    def _put(self, parameters: Sequence[torch.Tensor]) -> None:
         for places, parameter in _pairs(self._places, parameters):
             for owner, name in places:
                 owner[name] = parameter
@@ -103,11 +108,12 @@ class StackTrainer:
         deltas = torch.sub(starts, weights, out=gradient).div_(work.learning_rate)
         return deltas, total.double().cpu().numpy() / num_steps
 
-    def gradients(self, weights: torch.Tensor, batch: Any, index: int, out: torch.Tensor) -> torch.Tensor:
+    def gradients(self, weights: torch.Tensor, batch: Batch, index: int, out: torch.Tensor) -> torch.Tensor:
         """Write the gradients of a stack of batches into ``out`` and return their losses, (n,)."""
         count = len(weights)
         if count == 1:  # a stack of one takes other kernels, and its row would depend on being alone
-            weights, batch = weights.expand(2, -1), torch.utils._pytree.tree_map(_twice, batch)
+            weights = weights.expand(2, -1)
+            batch = torch.utils._pytree.tree_map(_twice, batch)
         parts = weights.split(self._lengths, dim=1)
         parameters = [part.unflatten(1, shape) if shape else part[:, 0] for part, shape in _pairs(parts, self._shapes)]
         with self.autocast():
@@ -128,7 +134,9 @@ class _TrainingStack:
     stack_trainers: dict[ClientTrainer, StackTrainer]
 
     def __call__(self, trainer: ClientTrainer, number: int) -> None:
-        stack, stack_trainer, out = self.stacks[number], self.stack_trainers[trainer], self.updates
+        out = self.updates
+        stack = self.stacks[number]
+        stack_trainer = self.stack_trainers[trainer]
         try:
             for group in stack_trainer.batches.alike(out.clients[stack]):
                 rows = stack[group]
@@ -170,17 +178,17 @@ class Stacked(SideBySide):
         return updates
 
 
-def _places(module: nn.Module, parameter: nn.Parameter) -> list[tuple[dict[str, Any], str]]:
+def _places(module: nn.Module, parameter: nn.Parameter) -> list[tuple[Places, str]]:
     """Return where modules keep a parameter; several may share one."""
     return [
-        (part._parameters, name)
+        (cast(Places, part._parameters), name)
         for part in module.modules()
         for name, other in part._parameters.items()
         if other is parameter
     ]
 
 
-def _pairs(first: Sequence[Any], second: Sequence[Any]) -> Any:
+def _pairs(first: Iterable[_First], second: Iterable[_Second]) -> Iterator[tuple[_First, _Second]]:
     return zip(first, second, strict=True)
 
 

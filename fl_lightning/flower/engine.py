@@ -11,7 +11,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from typing_extensions import override
 
-from fl_lightning.engine.elsewhere import TrainsElsewhere
+from fl_lightning.engine.replay import TrainsElsewhere
 from fl_lightning.flower.nodes import Content, Questions
 from fl_lightning.flower.records import (
     EVALUATE,

@@ -10,14 +10,13 @@ import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
-from fl_lightning.aggregators.buffers import mixed_buffers
+from fl_lightning.aggregators.base import mixed_buffers
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.given import as_federation
 from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.client_evaluation import ClientEvaluation, ClientEvaluator, as_evaluation, slow_half
-from fl_lightning.engine.local_parts import LocalParts
-from fl_lightning.engine.probe import EngineProbe
+from fl_lightning.engine.local_parts import EngineProbe, LocalParts
 from fl_lightning.loop import snapshot, watching
 from fl_lightning.loop.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics
 from fl_lightning.parts.bases import Partition, check_part

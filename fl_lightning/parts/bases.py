@@ -17,7 +17,7 @@ from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPla
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _has_the_methods(base: type, other: type) -> Any:
+def _has_the_methods(base: type, other: type) -> bool:
     """Let a class count as a subclass of one of the bases below if it can be called as the base can."""
     if ABC not in base.__bases__ or other.__module__ == "builtins":  # a text has a method ``split`` as well
         return NotImplemented
@@ -102,7 +102,7 @@ class Partition(ABC):
         """Return for each client the indices of its examples."""
 
 
-def misfit(part: Any, wanted: type) -> str | None:
+def misfit(part: object, wanted: type) -> str | None:
     """Return which method of a base class or protocol a part lacks, or has with other arguments; None if it fits.
 
     Args:
@@ -133,7 +133,7 @@ def misfit(part: Any, wanted: type) -> str | None:
     return None
 
 
-def check_part(argument: str, part: Any, wanted: type) -> None:
+def check_part(argument: str, part: object, wanted: type) -> None:
     """Refuse a part that lacks a method, before anything is called.
 
     Args:
@@ -152,8 +152,8 @@ def check_part(argument: str, part: Any, wanted: type) -> None:
         raise TypeError(f"{argument}={type(part).__qualname__} does not fit {name}: {problem}")
 
 
-def _arguments(part: Any, name: str) -> inspect.Signature | None:
-    """Return the arguments of a method without ``self`` and without annotations; None where nobody can tell."""
+def _arguments(part: object, name: str) -> inspect.Signature | None:
+    """Return the arguments of a method without ``self`` and without annotations; None where they are not known."""
     try:
         signature = inspect.signature(getattr(part, name))
     except (TypeError, ValueError):

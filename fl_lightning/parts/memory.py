@@ -2,12 +2,14 @@
 
 import copy
 import io
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from typing_extensions import override
 
+State: TypeAlias = dict[str, Any]  # what a part saves: tensors, numbers, strings and containers of them
 _ARRAY = "numpy array"  # marks one: checkpoints are read with weights_only=True, so a file holds it as a tensor
 _FRESH = "_memory_at_first"  # attribute of a part that has been in a run
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -46,12 +48,12 @@ class Remembers:
         if len({_key(name) for name in cls.memory}) < len(cls.memory):
             raise TypeError(f"{cls.__name__}.memory={cls.memory} names two attributes alike but for an underscore")
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return a copy of the memory, as tensors, numbers, strings and containers of them."""
         kind = type(self)  # not the instance, whose own attribute may be called memory
         return {_key(name): _saved(f"{kind.__name__}.{name}", getattr(self, name)) for name in kind.memory}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take back what :meth:`state_dict` returned.
 
         Raises:
@@ -81,7 +83,7 @@ class Remembers:
         vars(self).update(copy.deepcopy(fresh))
 
 
-def start_anew(part: Any) -> None:
+def start_anew(part: object) -> None:
     """Let a part with memory begin as it first did: one of ours, or anything with the methods of a state dict."""
     if hasattr(part, "start_anew"):
         part.start_anew()
@@ -102,13 +104,13 @@ def _key(name: str) -> str:
     return name.lstrip("_")
 
 
-def _saved(where: str, value: Any) -> Any:
+def _saved(where: str, value: object) -> object:
     if isinstance(value, Remembers):
         return value.state_dict()
     return copy.deepcopy(value.state_dict()) if hasattr(value, "state_dict") else _copied(where, value)
 
 
-def _copied(where: str, value: Any) -> Any:
+def _copied(where: str, value: object) -> object:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
@@ -118,7 +120,7 @@ def _copied(where: str, value: Any) -> Any:
     # Exact types: a Counter or an enumeration would be written, but not be read again.
     if type(value) is dict:
         return {_copied(where, key): _copied(f"{where}[{key!r}]", entry) for key, entry in value.items()}
-    if type(value) in (list, tuple, set):
+    if isinstance(value, list | tuple | set) and type(value) in (list, tuple, set):
         return type(value)(_copied(where, entry) for entry in value)
     if type(value) in _PLAIN:
         return value
@@ -128,7 +130,7 @@ def _copied(where: str, value: Any) -> Any:
     )
 
 
-def _restored(where: str, present: Any, saved: Any) -> Any:
+def _restored(where: str, present: Any, saved: object) -> object:
     if hasattr(present, "state_dict"):
         present.load_state_dict(saved)
         return present
@@ -136,7 +138,7 @@ def _restored(where: str, present: Any, saved: Any) -> Any:
         raise ValueError(
             f"the checkpoint does not fit: {where} is a {_kind(saved)} in it, but a {_kind(present)} is wanted"
         )
-    if _is_array(saved):
+    if isinstance(saved, dict) and saved.keys() == {_ARRAY}:
         like = None if present is None else torch.from_numpy(present.copy())
         return _fitted(where, like, saved[_ARRAY]).cpu().numpy()
     if isinstance(saved, torch.Tensor):
@@ -148,7 +150,7 @@ def _restored(where: str, present: Any, saved: Any) -> Any:
     return saved
 
 
-def _restored_dict(where: str, present: dict[Any, Any], saved: dict[Any, Any]) -> dict[Any, Any]:
+def _restored_dict(where: str, present: dict[object, object], saved: dict[object, object]) -> dict[object, object]:
     missing = [key for key, entry in present.items() if isinstance(entry, torch.Tensor) and key not in saved]
     if missing:
         raise ValueError(f"the checkpoint does not fit: {where} lacks {_listed(missing)}, it holds {_listed(saved)}")
@@ -169,11 +171,11 @@ def _fitted(where: str, present: torch.Tensor | None, saved: torch.Tensor) -> to
     return saved.to(device=present.device, dtype=present.dtype, copy=True)
 
 
-def _is_array(saved: Any) -> bool:
+def _is_array(saved: object) -> bool:
     return isinstance(saved, dict) and saved.keys() == {_ARRAY}
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, np.ndarray) or _is_array(value):
         return _ARRAY
     for kind, name in ((torch.Tensor, "tensor"), ((bool, int, float, np.generic), "number")):
@@ -182,5 +184,5 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[object]) -> str:
     return ", ".join(sorted(repr(name) for name in names)) or "nothing"

@@ -5,7 +5,7 @@ Any object with these methods will do; nothing needs to be registered.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from fl_lightning.solvers import Solver
 
+Batch: TypeAlias = object  # whatever a data set collates and a module's steps take
 Forecast = Callable[[], Iterator[Profiles]]  # yields profiles of rounds that will not be played, for expectations
 
 
@@ -27,10 +28,10 @@ class Federation(Protocol):
     def sizes(self) -> IntVector:
         """Number of training examples of each client, (M,)."""
 
-    def batch(self, client: int, indices: IntVector) -> Any:
+    def batch(self, client: int, indices: IntVector) -> Batch:
         """Return the client's examples ``indices`` (each below its size), collated as ``training_step`` takes them."""
 
-    def test_batches(self, batch_size: int) -> Iterator[Any]:
+    def test_batches(self, batch_size: int) -> Iterator[Batch]:
         """Yield the test data in batches as ``test_step`` takes them."""
 
     def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
@@ -120,7 +121,7 @@ class EvaluatesClients(Protocol):
     def evaluate_clients(self, state: ModelState, round_index: int, max_examples: int) -> list[dict[str, float]] | None:
         """Return the metrics of the global model where each client has its data to itself; None where it is here."""
 
-    def evaluate_batch(self, state: ModelState, batch: Any) -> dict[str, float]:
+    def evaluate_batch(self, state: ModelState, batch: Batch) -> dict[str, float]:
         """Return the metrics of a state on one batch of the federation."""
 
 

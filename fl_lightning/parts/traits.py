@@ -124,9 +124,10 @@ def forwards(base: type, attribute: str) -> Callable[[_Part], _Part]:
     return completed
 
 
-def _forwarding(name: str, attribute: str, like: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(self: object, *arguments: Any, **named: Any) -> Any:
-        return getattr(getattr(self, attribute), name)(*arguments, **named)
+def _forwarding(name: str, attribute: str, like: Callable[..., object]) -> Callable[..., object]:
+    def forward(self: object, *arguments: object, **named: object) -> object:
+        member: Callable[..., object] = getattr(getattr(self, attribute), name)
+        return member(*arguments, **named)
 
     forward.__name__, forward.__doc__ = name, like.__doc__
     return forward
@@ -140,7 +141,7 @@ def layers(part: object) -> list[Any]:
     ['ServerMomentum', 'AnonymousMean']
     """
     found: list[Any] = []
-    inner: Any = part
+    inner: object = part
     while inner is not None:
         found.append(inner)
         inner = getattr(inner, "wrapped", None)

@@ -9,7 +9,7 @@ from fl_lightning.samplers.bins import Bins, similarity_bins, size_bins
 from fl_lightning.samplers.learned import LastUpdates, angles, delivered_gradients
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
-_ALL_PAIRS = 2_000  # clients up to which those never heard are compared as well
+_ALL_PAIRS = 2_000  # clients up to which those that never arrived are compared as well
 
 
 class ClusteredBySize(Sampler):
@@ -41,9 +41,9 @@ class ClusteredBySimilarity(Sampler):
     """Draws one client from each of K bins of clients whose last updates point the same way (algorithm 2).
 
     Each bin has as much mass as the others and each client K w in all, so p = w. The angle between two clients of which
-    one was never heard counts as pi/2; beyond 2,000 clients those never heard are clusters of their own instead. Takes
-    O(n^2) memory and time in each round, for the n clients that are compared: all up to 2,000, then those who were
-    heard, and room for their vectors.
+    one never arrived counts as pi/2; beyond 2,000 clients those that never arrived are clusters of their own instead.
+    Takes O(n^2) memory and time in each round, for the n clients that are compared: all up to 2,000, then those who
+    have arrived, and room for their vectors.
     """
 
     memory = ("_memory",)
@@ -65,9 +65,9 @@ class ClusteredBySimilarity(Sampler):
         elif len(probabilities) <= _ALL_PAIRS:
             bins = similarity_bins(probabilities, num_draws, angles(memory.products, memory.seen))
         else:
-            heard = memory.rows.clients
-            pairs = angles(memory.pairs, np.ones(len(heard), dtype=bool))
-            bins = similarity_bins(probabilities, num_draws, pairs, heard)
+            arrived = memory.rows.clients
+            pairs = angles(memory.pairs, np.ones(len(arrived), dtype=bool))
+            bins = similarity_bins(probabilities, num_draws, pairs, arrived)
         return bins.draw(len(probabilities), rng)
 
     @override

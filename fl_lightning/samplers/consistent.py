@@ -33,11 +33,11 @@ class VarianceOptimal(Sampler):
 
     .. math:: p_m \propto \frac{w_m g_m}{\sqrt{1 - q_m}}, \qquad c_m \propto \frac{w_m}{p_m (1 - q_m) A_m}
 
-    The server tells a drawn client its factor, and the client scales its update before it sends it, so that the server
+    The server sends a drawn client its factor, and the client scales its update before it sends it, so that the server
     needs no names.
 
     Args:
-        use_norms: Take g, the norm of each client's mean gradient, from what was last heard of it; otherwise 1.
+        use_norms: Take g, the norm of each client's mean gradient, from what last arrived of it; otherwise 1.
     """
 
     memory = ("_heard",)
@@ -74,7 +74,7 @@ class WorkAware(VarianceOptimal):
     Best together with systematic drawing and calibration on the server.
 
     Args:
-        use_norms: Take g, the norm of each client's mean gradient, from what was last heard of it; otherwise 1.
+        use_norms: Take g, the norm of each client's mean gradient, from what last arrived of it; otherwise 1.
     """
 
     @override

@@ -12,7 +12,7 @@ from fl_lightning.types import Profiles, RoundResult, Vector
 class DiversityBased(Sampler):
     r"""Learns which clients differ from the rest and draws them more often (DELTA, its practical rule).
 
-    After each round the clients D that were heard share out the probability that they had together, in proportion to
+    After each round the clients D that arrived share out the probability that they had together, in proportion to
 
     .. math:: s_m = w_m \bigl[ (1-\beta) \lVert g_m \rVert + \beta \lVert g_m - \bar g_D \rVert \bigr],
         \qquad g_m = \Delta_m / A_m

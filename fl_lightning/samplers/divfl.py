@@ -73,7 +73,9 @@ class SubmodularSelection(Sampler):
         one_of("refresh", refresh, Refresh)
         if not 0 < candidates <= 1:
             raise ValueError(f"candidates={candidates} must be a share of the clients, above 0 and at most 1")
-        self.weights, self.refresh, self.candidates = weights, refresh, candidates
+        self.weights = weights
+        self.refresh = refresh
+        self.candidates = candidates
         self._memory = LastUpdates()
         self._selected: IntVector = np.empty(0, dtype=np.int64)
         self._shares: Vector = np.empty(0)  # with which each client enters, summing to 1, (M,)

@@ -27,7 +27,7 @@ class HeterogeneityAware(Sampler):
     Args:
         knowledge: ``instant``: the server knows q and A of this round, as in the paper. ``mean``: it knows only the
             long-run mean of (1-q) A, which is consistent on average. ``estimated``: it knows nothing and learns the
-            delivery rate and the work of each client from what arrives; a client it has not heard of counts as average.
+            delivery rate and the work of each client from what arrives; one that has not arrived yet counts as average.
         prior: with ``estimated``, how many imagined draws at the average rate each client starts with.
         corrects: ``links``: leave A out, for an aggregator that divides by it, such as ``NormalizedMean``. All updates
             are then equally long and no client is drawn more than 1/(1-q) times as often as its weight says, which is
@@ -90,7 +90,7 @@ class HeterogeneityAware(Sampler):
         return np.ones(profiles.num_clients) if self.corrects == "links" else profiles.accumulation
 
     def _estimated_yield(self, num_clients: int) -> Vector:
-        """Shrink each client's delivery rate and work towards the average of those heard so far."""
+        """Shrink each client's delivery rate and work towards the average of those that arrived so far."""
         if not len(self._drawn):
             self._drawn, self._heard, self._work = (np.zeros(num_clients) for _ in range(3))
         num_heard = self._heard.sum()
@@ -102,7 +102,7 @@ class HeterogeneityAware(Sampler):
 
     @override
     def observe(self, result: RoundResult) -> None:
-        """Count draws, deliveries, and the work that those heard report."""
+        """Count draws, deliveries, and the work that those that arrive report."""
         if self.knowledge == "estimated":
             # Draws, not clients: right for links that n draws share as well as for one link for each draw.
             self._drawn = self._drawn + result.plan.cohort.counts

@@ -1,11 +1,10 @@
 """HiCS-FL: clusters of clients whose labels look alike, the balanced ones first."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from fl_lightning.parts.memory import State
 from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.base import Sampler
 from fl_lightning.samplers.bins import cut_tree, similarity_bins, ward_tree
@@ -58,7 +57,7 @@ def capped_shares(shares: Vector, caps: Vector, total: float) -> Vector:
 class EntropyClusters(Sampler):
     r"""Draws from clusters of similar clients, early on those with balanced labels (HiCS-FL).
 
-    What a client's update does to the output layer tells about its labels. Clients are clustered (Ward) by
+    What a client's update does to the output layer shows its labels. Clients are clustered (Ward) by
 
     .. math:: \arccos \cos(b_m, b_j) + \lambda |H_m - H_j|, \qquad P(\text{cluster}) \propto e^{\gamma_t \bar H},
         \quad \gamma_t = \gamma (1 - t/R)
@@ -107,12 +106,18 @@ class EntropyClusters(Sampler):
             raise ValueError(f"temperature={temperature} must be positive")
         if (num_rounds is not None and num_rounds < 1) or (num_clusters is not None and num_clusters < 1):
             raise ValueError(f"num_rounds={num_rounds} and num_clusters={num_clusters} must be at least 1")
-        self.num_classes, self.output_size, self.has_bias, self.temperature = num_classes, size, has_bias, temperature
-        self.distance_weight, self.gamma, self.num_rounds = distance_weight, gamma, num_rounds
-        self.num_clusters, self.entropy_variance_threshold = num_clusters, entropy_variance_threshold
+        self.num_classes = num_classes
+        self.output_size = size
+        self.has_bias = has_bias
+        self.temperature = temperature
+        self.distance_weight = distance_weight
+        self.gamma = gamma
+        self.num_rounds = num_rounds
+        self.num_clusters = num_clusters
+        self.entropy_variance_threshold = entropy_variance_threshold
         self._memory = LastUpdates()
         self._finished = 0  # rounds
-        self._clusters: IntVector | None = None  # of each client, until something new is heard
+        self._clusters: IntVector | None = None  # of each client, until something new arrives
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
@@ -161,7 +166,7 @@ class EntropyClusters(Sampler):
         return self._finished * num_draws < num_clients
 
     def _entropies(self) -> Vector:
-        """Return H of each client; one that was never heard counts as average."""
+        """Return H of each client; one that never arrived counts as average."""
         rows = self._memory.rows.dense().double().cpu().numpy()
         if self.has_bias:
             moves = rows[:, -self.num_classes :]
@@ -187,7 +192,7 @@ class EntropyClusters(Sampler):
 
     @override
     def observe(self, result: RoundResult) -> None:
-        """Remember what those that were heard did to the output layer."""
+        """Remember what those that arrived did to the output layer."""
         clients, gradients = delivered_gradients(result)
         if gradients.shape[1] < self.output_size:
             raise ValueError(f"output_size={self.output_size}, but the model has only {gradients.shape[1]} parameters")
@@ -197,7 +202,7 @@ class EntropyClusters(Sampler):
         self._clusters = None
 
     @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._clusters = None
 

@@ -1,29 +1,27 @@
 """What samplers remember of the updates that arrived."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
 from typing_extensions import override
 
 from fl_lightning.aggregators.client_rows import ClientRows
-from fl_lightning.parts.memory import Remembers
+from fl_lightning.parts.memory import Remembers, State
 from fl_lightning.types import IntVector, RoundResult, Vector
 
 _CHUNK = 1 << 16
 
 
 def delivered_gradients(result: RoundResult) -> tuple[IntVector, torch.Tensor]:
-    """Return the clients that were heard, (n,), and their mean gradients Delta / A, (n, d).
+    """Return the clients that arrived, (n,), and their mean gradients Delta / A, (n, d).
 
     The division takes the number of local steps out, so that a busy client does not look like a different one.
     """
     updates = result.updates
-    heard = result.delivered[updates.clients] > 0  # an aggregator may have trained others as well
-    clients = updates.clients[heard]
+    arrived = result.delivered[updates.clients] > 0  # an aggregator may have trained others as well
+    clients = updates.clients[arrived]
     accumulation = torch.from_numpy(result.plan.profiles.accumulation[clients]).to(updates.deltas)
-    rows = updates.deltas if heard.all() else updates.deltas[torch.from_numpy(heard)]
+    rows = updates.deltas if arrived.all() else updates.deltas[torch.from_numpy(arrived)]
     return clients, rows / accumulation[:, None]
 
 
@@ -38,7 +36,7 @@ def row_norms(rows: torch.Tensor) -> Vector:
 
 
 class LastNorms(Remembers):
-    """The norm of each client's mean gradient when it was last heard: M numbers.
+    """The norm of each client's mean gradient when it last arrived: M numbers.
 
     Args:
         floor: A norm counts as at least this share of the average one: what is old may be wrong, and a client that is
@@ -49,10 +47,10 @@ class LastNorms(Remembers):
 
     def __init__(self, floor: float = 0.1) -> None:
         self.floor = floor
-        self.norms: Vector = np.empty(0)  # NaN where nothing was heard
+        self.norms: Vector = np.empty(0)  # NaN where nothing has arrived
 
     def observe(self, result: RoundResult) -> None:
-        """Remember the norms of those that were heard."""
+        """Remember the norms of those that arrived."""
         if not len(self.norms):
             self.norms = np.full(result.plan.profiles.num_clients, np.nan)
         clients, rows = delivered_gradients(result)
@@ -62,7 +60,7 @@ class LastNorms(Remembers):
         self.norms[clients[finite]] = norms[finite]
 
     def estimate(self, num_clients: int) -> Vector:
-        """Return a positive norm for every client; one that was not heard yet counts as average, (M,)."""
+        """Return a positive norm for every client; one that has not arrived yet counts as average, (M,)."""
         known = self.norms[~np.isnan(self.norms)]
         average = float(known.mean()) if len(known) else 0.0
         if not average > 0:
@@ -71,9 +69,9 @@ class LastNorms(Remembers):
 
 
 class LastUpdates(Remembers):
-    """The last vector that was heard from each client, and all their inner products.
+    """The last vector that arrived from each client, and all their inner products.
 
-    Takes O(n d + n^2) memory for the n clients that were ever heard; asking for all products makes M^2 of them.
+    Takes O(n d + n^2) memory for the n clients that ever arrived; asking for all products makes M^2 of them.
     """
 
     memory = ("rows", "pairs")
@@ -83,19 +81,19 @@ class LastUpdates(Remembers):
         self.pairs: Vector = np.empty((0, 0))  # (n, n), in the order of the rows; n^2 d is too much for each round
 
     def __len__(self) -> int:
-        """The number of clients, M; 0 before anything was heard."""
+        """The number of clients, M; 0 before anything arrived."""
         return self.rows.num_clients
 
     @property
     def seen(self) -> npt.NDArray[np.bool_]:
-        """Who was heard, (M,)."""
+        """Who has arrived, (M,)."""
         seen = np.zeros(len(self), dtype=bool)
         seen[self.rows.clients] = True
         return seen
 
     @property
     def products(self) -> Vector:
-        """All inner products, 0 where one of the two was never heard, (M, M)."""
+        """All inner products, 0 where one of the two never arrived, (M, M)."""
         products = np.zeros((len(self), len(self)))
         products[np.ix_(self.rows.clients, self.rows.clients)] = self.pairs
         return products
@@ -127,43 +125,21 @@ class LastUpdates(Remembers):
 
     @override
     def start_anew(self) -> None:
-        self.rows, self.pairs = ClientRows(0, torch.empty(0)), np.empty((0, 0))
+        self.rows = ClientRows(0, torch.empty(0))
+        self.pairs = np.empty((0, 0))
 
     @override
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what was heard; earlier versions stored it for all clients.
+    def load_state_dict(self, state: State) -> None:
+        """Take back what has arrived.
 
         Raises:
             ValueError: If it is the memory of something else.
         """
-        if state.keys() == {"rows", "seen", "products"}:
-            state = _of_all(state)
         if isinstance(state.get("rows"), dict):
             kept = state["rows"]
             self.rows = ClientRows(int(kept["num_clients"]), kept["default"])
         self.pairs = np.empty((0, 0))
         super().load_state_dict(state)
-
-
-def _of_all(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the memory of all clients as that of those who were heard."""
-    clients = np.flatnonzero(_array(state["seen"]))
-    rows: torch.Tensor = state["rows"]
-    return {
-        "rows": {
-            "num_clients": len(rows),
-            "clients": torch.from_numpy(clients),
-            "rows": rows[torch.from_numpy(clients)],
-            "default": rows.new_zeros(rows.shape[1]),
-        },
-        "pairs": torch.from_numpy(_array(state["products"])[np.ix_(clients, clients)]),
-    }
-
-
-def _array(saved: Any) -> npt.NDArray[Any]:
-    tensor: torch.Tensor = next(iter(saved.values())) if isinstance(saved, dict) else saved
-    array: npt.NDArray[Any] = tensor.cpu().numpy()
-    return array
 
 
 def angles(products: Vector, seen: npt.NDArray[np.bool_]) -> Vector:

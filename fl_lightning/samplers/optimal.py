@@ -87,7 +87,7 @@ class NormProportional(Sampler):
 
     Args:
         norms: Where the norms come from. ``exact``: all M clients train in every round, which is charged. ``stale``:
-            the mean gradient of each client when it was last heard, times its A of this round. ``first_gradient``: one
+            the mean gradient of each client when it last arrived, times its A of this round. ``first_gradient``: one
             batch of each client, which is charged, times A.
         budget: ``replacement``: K draws with replacement. ``optimal``: each client takes part or not, K on average,
             with :func:`optimal_inclusion`. ``approximate``: the same with :func:`approximate_inclusion`.
@@ -104,7 +104,10 @@ class NormProportional(Sampler):
         one_of("budget", budget, Budget)
         if max_iterations < 0:
             raise ValueError(f"max_iterations={max_iterations} must not be negative")
-        self.norms, self.budget, self.reweight, self.max_iterations = norms, budget, reweight, max_iterations
+        self.norms = norms
+        self.budget = budget
+        self.reweight = reweight
+        self.max_iterations = max_iterations
         self._heard = LastNorms()
         self._asked: Vector = np.empty(0)  # norms of the mean gradients of this round
 

@@ -1,15 +1,24 @@
 """From a sampler to the cohort of a round."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from fl_lightning.parts.bases import Sampling
+from fl_lightning.parts.memory import State
 from fl_lightning.parts.protocols import Forecast, Probe
 from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers import Drawing, Sampler
 from fl_lightning.types import BoolVector, Cohort, Profiles, RoundResult, Vector
+
+
+class HasRounds(Protocol):
+    """A run that knows how many rounds it will have."""
+
+    @property
+    def rounds(self) -> int:
+        """R."""
 
 
 class Selection(Sampling):
@@ -27,7 +36,9 @@ class Selection(Sampling):
             raise ValueError(
                 f"clients_per_round={clients_per_round} must be a number of clients (at least 1) or a share in (0, 1)"
             )
-        self.sampler, self.clients_per_round, self.drawing = sampler, clients_per_round, drawing
+        self.sampler = sampler
+        self.clients_per_round = clients_per_round
+        self.drawing = drawing
 
     @property
     def wrapped(self) -> Sampler:
@@ -68,7 +79,8 @@ class Selection(Sampling):
 
     def expected_cohort(self, profiles: Profiles) -> Cohort:
         """Return the probabilities of the draw without drawing."""
-        num_draws, seen = self.num_draws(profiles.num_clients), _of_reachable(profiles)
+        num_draws = self.num_draws(profiles.num_clients)
+        seen = _of_reachable(profiles)
         probabilities = self.sampler.probabilities(seen, num_draws)
         if profiles.available is not None:
             probabilities = among(probabilities, profiles.available)
@@ -86,11 +98,11 @@ class Selection(Sampling):
         draw = self.sampler.draw if self.drawing is None else self.drawing
         return replace(expected, counts=draw(expected.probabilities, expected.num_draws, rng))
 
-    def on_federation_start(self, loop: Any) -> None:
-        """Tell the sampler how long the run will be."""
+    def on_federation_start(self, loop: HasRounds) -> None:
+        """Let the sampler know how long the run will be."""
         self.sampler.run_length = loop.rounds
 
-    def on_round_end(self, loop: Any, result: RoundResult) -> None:
+    def on_round_end(self, loop: object, result: RoundResult) -> None:
         """Let the sampler learn from what was delivered."""
         self.sampler.observe(result)
 
@@ -98,11 +110,11 @@ class Selection(Sampling):
         """Let the sampler forget what it learned in an earlier run."""
         self.sampler.start_anew()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return what the sampler has learned."""
         return self.sampler.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Take it back."""
         self.sampler.load_state_dict(state_dict)
 

@@ -38,7 +38,8 @@ class Averaging(Remembers):
         """Take in the model of a round."""
         rate = self.rate(round_index)
         if self._weights is None or self._buffers is None:
-            self._weights, self._buffers = state.weights.clone(), state.buffers.clone()
+            self._weights = state.weights.clone()
+            self._buffers = state.buffers.clone()
         else:
             self._weights = torch.lerp(self._weights, state.weights, rate)
             self._buffers = torch.lerp(self._buffers, state.buffers, rate)

@@ -37,7 +37,7 @@ class Budget:
 
 
 class Spent(Remembers):
-    """Adds up what the rounds cost, so that budgets and columns tell the same."""
+    """Adds up what the rounds cost, so that budgets and columns agree."""
 
     memory = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes", "downlink_bytes")
 

@@ -40,7 +40,9 @@ class Calibration(Remembers):
         one_of("apply", apply, Place)
         if max_learning_rate is not None and not max_learning_rate > 0:
             raise ValueError(f"max_learning_rate={max_learning_rate} must be positive")
-        self.scope, self.apply, self.max_learning_rate = scope, apply, max_learning_rate
+        self.scope = scope
+        self.apply = apply
+        self.max_learning_rate = max_learning_rate
         self._average_factor: float | None = None
         self._warned: set[str] = set()
 

@@ -1,7 +1,7 @@
 """What a solver is, and the probe that finds its accumulation."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -11,17 +11,27 @@ from fl_lightning.types import IntVector, Vector
 
 
 class LocalSteps(Protocol):
-    """A client's optimizer in one round, from fresh state.
-
-    Steps that need nothing but the gradients may offer ``step_along(parameters, gradients)`` as well, which saves
-    copying them into the gradient buffer.
-    """
+    """A client's optimizer in one round, from fresh state; it may also be :class:`StepsAlong` or of an optimizer."""
 
     def step(self) -> None:
         """Move the weights in place by one step along the gradient that lies in the gradient buffer."""
 
     def narrow(self, num_rows: int) -> None:
         """Go on with the first rows alone, where several clients are stacked."""
+
+
+@runtime_checkable
+class StepsAlong(Protocol):
+    """Steps that need nothing but the gradients, which saves copying them into the gradient buffer."""
+
+    step_along: Callable[[Sequence[torch.nn.Parameter], Sequence[torch.Tensor | None]], None] | None
+
+
+@runtime_checkable
+class StepsOfOptimizer(Protocol):
+    """Steps that an optimizer of torch makes, which the hooks of a module get to see."""
+
+    optimizer: torch.optim.Optimizer
 
 
 class Solver:

@@ -52,7 +52,7 @@ class Clock:
         deadline: Seconds after which a round ends; who is not done by then is lost. The probability of that adds to
             the failure rate that samplers and the diagnosis see; who has practically no chance is not drawn.
         take_first: End a round as soon as this many draws have arrived and leave the others out (over-selection: let
-            ``clients_per_round`` be larger). It prefers fast clients, which Omega tells.
+            ``clients_per_round`` be larger). It prefers fast clients, which Omega shows.
         availability: Who can be drawn in which round; everybody by default.
     """
 
@@ -76,8 +76,13 @@ class Clock:
         if take_first is not None and take_first < 1:
             raise ValueError(f"take_first={take_first} must be at least 1: leave it out to wait for all")
         self.seconds_per_step, self.latency = seconds_per_step, latency
-        self.upload_rate, self.download_rate, self.follows_steps = upload_rate, download_rate, follows_steps
-        self.jitter, self.deadline, self.take_first, self.availability = jitter, deadline, take_first, availability
+        self.upload_rate = upload_rate
+        self.download_rate = download_rate
+        self.follows_steps = follows_steps
+        self.jitter = jitter
+        self.deadline = deadline
+        self.take_first = take_first
+        self.availability = availability
         self._trace = read_pace(Path(trace)) if trace is not None else None
         self._drawn: _Drawn | None = None
         self.traffic = Traffic()
@@ -221,7 +226,8 @@ class Clock:
         times = self.times(round_index, profiles.num_steps, jitter=False)[1]
         arriving = cohort.probabilities * (1 - profiles.failure_rates)
         order = np.argsort(times, kind="stable")
-        ordered, before = times[order], np.cumsum(arriving[order]) - arriving[order]
+        ordered = times[order]
+        before = np.cumsum(arriving[order]) - arriving[order]
         alike = np.searchsorted(ordered, ordered, side="left"), np.searchsorted(ordered, ordered, side="right") - 1
         ahead = np.empty(len(times))
         # Of clients that take equally long, the first in number counts first: half of them are ahead on average.

@@ -45,8 +45,10 @@ def message_sizes(state: ModelState, num_local: tuple[int, int], aggregator: Agg
         aggregator: Says how many vectors as long as the weights a client gets, and how it protects an upload.
         uploads: Says how long an upload is.
     """
-    weights, buffers = len(state.weights) - num_local[0], len(state.buffers) - num_local[1]
-    size, buffer_bytes = state.weights.element_size(), float(buffers * state.buffers.element_size())
+    weights = len(state.weights) - num_local[0]
+    buffers = len(state.buffers) - num_local[1]
+    size = state.weights.element_size()
+    buffer_bytes = float(buffers * state.buffers.element_size())
     return Traffic(
         download=aggregator.traits.num_downloaded * weights * size + buffer_bytes,
         upload=aggregator.upload_bytes(weights, uploads.num_bytes(weights, size)) + buffer_bytes,

@@ -260,7 +260,8 @@ def _fedacs_rounds(
 ) -> tuple[Vector, list[float]]:
     """Step length and drift of each round."""
     (w,) = columns(weights=weights)
-    q, a = np.asarray(failure_rates, dtype=np.float64), np.asarray(accumulation, dtype=np.float64)
+    q = np.asarray(failure_rates, dtype=np.float64)
+    a = np.asarray(accumulation, dtype=np.float64)
     if q.ndim != 2 or q.shape != a.shape or q.shape[1] != len(w) or not len(q):
         raise ValueError(
             f"failure_rates and accumulation must have the shape (rounds, {len(w)}), "

@@ -74,7 +74,8 @@ def codesign(
     constant = _constant(a, q, anchor)
     if mode == "failure":
         new_q = _adjusted_failure_rates(a, constant, anchor)
-        new_a = exact = a
+        new_a = a
+        exact = a
     else:
         new_q = q
         exact = constant / (1 - q)

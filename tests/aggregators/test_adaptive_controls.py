@@ -81,11 +81,11 @@ def test_noise_is_hardly_used_and_gradients_that_turn_round_are_not_used_at_all(
     assert not turning._shift(0).any()
 
 
-def test_a_client_that_was_never_heard_is_not_corrected() -> None:
+def test_a_client_that_never_arrived_is_not_corrected() -> None:
     aggregator = given(1.0)
     aggregator.setup(M, torch.zeros(D))
     aggregator.server_control = torch.ones(D)
-    aggregator.heard[1] = True
+    aggregator.arrived[1] = True
     assert not aggregator._shift(0).any()
     assert torch.equal(aggregator._shift(1), torch.ones(D))
 

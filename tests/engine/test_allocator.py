@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-_FILE = Path(__file__).parents[2] / "fl_lightning" / "engine" / "cpu" / "allocator.py"
+_FILE = Path(__file__).parents[2] / "fl_lightning" / "engine" / "machine.py"
 _PROGRAM = """
 import resource, runpy
 keep_freed_memory = runpy.run_path({file!r})["keep_freed_memory"]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_lightning.engine.processes import share
+from fl_lightning.engine.ways import share
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning.engine.cpu.reorder import pool_before_relu
+from fl_lightning.engine.machine import pool_before_relu
 from fl_lightning.networks import CifarCNN, MnistCNN
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from fl_lightning.engine.threads import SideBySide, num_side_by_side
+from fl_lightning.engine.ways import SideBySide, num_side_by_side
 
 
 class Trainer:

@@ -1,12 +1,17 @@
-"""Errors of modules and data, told with their client, their round and what to do."""
+"""One step of a user's module: the loss it returns, and errors that name client, round and what to do."""
 
+import inspect
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
+import torch
 from lightning.pytorch import LightningModule
+
+from fl_lightning.parts.protocols import Batch
 
 _ADVICE = (
     (
@@ -75,3 +80,57 @@ def _place(error: Exception) -> str:
         if not any(library in folders for library in _LIBRARIES) and not frame.filename.startswith("<"):
             return f" at {Path(frame.filename).name}:{frame.lineno}"
     return ""
+
+
+def training_loss(module: LightningModule, batch: Batch, index: int) -> torch.Tensor:
+    """Return the loss of a training step, whatever form the module returns it in."""
+    return loss_of(module, run_step(module.training_step, batch, index))
+
+
+def loss_of(module: LightningModule, output: object) -> torch.Tensor:
+    """Return the loss in what a training step returned."""
+    loss = output.get("loss") if isinstance(output, dict) else output
+    if not isinstance(loss, torch.Tensor) or loss.ndim:
+        raise StepError(
+            f"{type(module).__name__}.training_step must return the loss as a scalar tensor, or a dict with one under "
+            f"'loss', but returned {_described(output)}"
+        )
+    return loss
+
+
+def differentiable_loss(module: LightningModule, batch: Batch, index: int) -> torch.Tensor:
+    """Return the loss of a training step that a gradient is wanted of."""
+    loss = training_loss(module, batch, index)
+    if not loss.requires_grad:
+        raise StepError(
+            f"{type(module).__name__}.training_step returned a loss without a gradient: return it before detach(), "
+            "item() or a new tensor cuts it off from the parameters, and compute it outside torch.no_grad()"
+        )
+    return loss
+
+
+def run_step(step: Callable[..., object], batch: Batch, index: int) -> object:
+    """Call a step of a module with the number of the batch, where it takes one, as Lightning does."""
+    function = getattr(step, "__func__", step)
+    return step(batch, index) if _takes_index(function, function is not step) else step(batch)
+
+
+@lru_cache(maxsize=256)
+def _takes_index(function: Callable[..., object], bound: bool) -> bool:
+    """Return whether a step takes more than the batch; one that is bound to its module takes the module as well."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # not written in Python
+        return True
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return True
+    by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(by_position) - bound > 1
+
+
+def _described(output: object) -> str:
+    if isinstance(output, dict):
+        return f"a dict with the keys {sorted(map(str, output))}"
+    if isinstance(output, torch.Tensor):
+        return f"a tensor of shape {tuple(output.shape)}: take its mean"
+    return "None" if output is None else f"{type(output).__name__}"

@@ -1,0 +1,254 @@
+"""Ways of training the clients of a round: one after another, side by side in threads, shared among processes."""
+
+import heapq
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+
+from fl_lightning.engine.client import ClientTrainer
+from fl_lightning.engine.hooks import silent_logs
+from fl_lightning.engine.machine import kept_streams, tuned
+from fl_lightning.engine.step import naming_client
+from fl_lightning.parts.protocols import LocalWork, Trains
+from fl_lightning.types import IntVector, ModelState, Updates, Vector
+
+Task = Callable[[ClientTrainer, int], None]  # what is done for one row of a round, by whichever trainer is free
+_MAX_THREADS = 8  # beyond that the interpreter lock is the bottleneck
+
+
+@dataclass(frozen=True)
+class Training:
+    """Trains the client of a row and writes its update there."""
+
+    state: ModelState
+    work: LocalWork
+    updates: Updates
+
+    def __call__(self, trainer: ClientTrainer, row: int) -> None:
+        """Do it."""
+        out = self.updates
+        client = int(out.clients[row])
+        with naming_client(trainer.model.module, client, self.work.round_index):
+            out.losses[row] = trainer.train(client, self.state, self.work, out.deltas[row], out.buffers[row])
+
+
+def empty_updates(state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
+    """Return room for the updates of some clients."""
+    return Updates(
+        clients=clients,
+        deltas=state.weights.new_empty((len(clients), len(state.weights))),
+        buffers=state.buffers.new_empty((len(clients), len(state.buffers))),
+        num_steps=work.num_steps[clients],
+        losses=np.empty(len(clients)),
+    )
+
+
+class OneByOne:
+    """Trains clients one after another; the other ways spread the same tasks differently.
+
+    Args:
+        trainers: Those that may work at the same time; this way uses the first.
+        cpu_tuning: Whether modules are arranged for a processor while they train.
+    """
+
+    def __init__(self, trainers: Sequence[ClientTrainer], cpu_tuning: bool) -> None:
+        self.trainers = trainers
+        self.cpu_tuning = cpu_tuning
+
+    def spread(self, task: Task, rows: Sequence[int]) -> None:
+        """Do the task for all rows."""
+        for row in rows:
+            task(self.trainers[0], row)
+
+    def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
+        """Train each client from the global state and return what they send back, in the given order."""
+        updates = empty_updates(state, clients, work)
+        longest_first = np.argsort(-updates.num_steps, kind="stable").tolist()
+        with self.prepared(training=True):
+            self.spread(Training(state, work, updates), longest_first)
+        return updates
+
+    def losses(self, state: ModelState, clients: IntVector, round_index: int) -> Vector:
+        """Return the loss of the global model on the first batch of each client, (n,)."""
+        losses = np.empty(len(clients))
+
+        def ask(trainer: ClientTrainer, row: int) -> None:
+            client = int(clients[row])
+            with naming_client(trainer.model.module, client, round_index):
+                losses[row] = trainer.loss(client, round_index)
+
+        for trainer in self.trainers:
+            trainer.model.load(state.weights, state.buffers)
+        with self.prepared(training=False):
+            self.spread(ask, range(len(clients)))
+        return losses
+
+    def gradients(self, state: ModelState, clients: IntVector, round_index: int) -> torch.Tensor:
+        """Return the gradient of the first batch of each client at the global model, (n, d)."""
+        gradients = state.weights.new_empty((len(clients), len(state.weights)))
+
+        def ask(trainer: ClientTrainer, row: int) -> None:
+            client = int(clients[row])
+            with naming_client(trainer.model.module, client, round_index):
+                gradients[row], _ = trainer.gradient(client, state, round_index)
+
+        with self.prepared(training=True):
+            self.spread(ask, range(len(clients)))
+        return gradients
+
+    @contextmanager
+    def prepared(self, training: bool) -> Iterator[None]:
+        """Have all modules in the wanted mode, arranged for the processor, and with their logs dropped.
+
+        What is seeded for clients leaves no trace in the streams that others draw from.
+        """
+        with ExitStack() as stack:
+            if any(trainer.seeded for trainer in self.trainers):
+                stack.enter_context(kept_streams(self.trainers[0].model.weights.device))
+            for trainer in self.trainers:
+                module = trainer.model.module
+                stack.enter_context(silent_logs(module))
+                if self.cpu_tuning:
+                    stack.enter_context(tuned(module, trainer.seeded))
+                if module.training != training:
+                    module.train(training)
+            yield
+
+
+def num_side_by_side(threads: int) -> int:
+    """Return how many clients are trained at the same time by a process that may use so many threads."""
+    return max(1, min(threads, _MAX_THREADS))
+
+
+class SideBySide(OneByOne):
+    """Trains as many clients at once as there are trainers; a trainer takes the next client when it is free.
+
+    An operator on a small batch gains little from a second core. Two clients side by side use both, and because a
+    client is computed by one trainer alone, neither their number nor the order of the clients changes a result.
+
+    Args:
+        trainers: One for each thread, each with a model of its own.
+        cpu_tuning: Whether modules are arranged for a processor while they train.
+        threads: Threads this process may use, shared among the trainers.
+    """
+
+    def __init__(self, trainers: Sequence[ClientTrainer], cpu_tuning: bool, threads: int) -> None:
+        super().__init__(trainers, cpu_tuning)
+        self.threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+
+    def spread(self, task: Task, rows: Sequence[int]) -> None:
+        """Do the task for all rows, each by the next trainer that is free."""
+        if len(self.trainers) == 1:
+            super().spread(task, rows)
+            return
+        waiting = iter(rows)
+        lock = threading.Lock()
+        try:
+            if len(rows) == 1:  # handing it to a thread would take longer than a small step
+                self._work(task, self.trainers[0], waiting, lock)
+                return
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(len(self.trainers), thread_name_prefix="client")
+            busy = self.trainers[: len(rows)]
+            started = [self._pool.submit(self._work, task, trainer, waiting, lock) for trainer in busy]
+            wait(started)  # all of them, also when one fails: nobody may train on after this returns
+            for future in started:
+                future.result()
+        finally:
+            torch.set_num_threads(self.threads)  # threads that start later inherit what was set last
+
+    def _work(self, task: Task, trainer: ClientTrainer, waiting: Iterator[int], lock: threading.Lock) -> None:
+        torch.set_num_threads(max(1, self.threads // len(self.trainers)))  # of this thread alone; bits may depend on it
+        while True:
+            with lock:
+                row = next(waiting, None)
+            if row is None:
+                return
+            task(trainer, row)
+
+
+def share(work: IntVector, world_size: int) -> list[IntVector]:
+    """Return for each process the positions it takes, ascending: longest first, each to whoever has least so far.
+
+    Args:
+        work: Expected work of each client, as its number of local steps, (n,).
+        world_size: Number of processes.
+
+    >>> [positions.tolist() for positions in share(np.array([5, 1, 1, 3]), 2)]
+    [[0], [1, 2, 3]]
+    """
+    if world_size < 1:
+        raise ValueError(f"world_size={world_size} must be at least 1")
+    taken: list[list[int]] = [[] for _ in range(world_size)]
+    loads = [(0, rank) for rank in range(world_size)]
+    for position in np.argsort(-work, kind="stable").tolist():
+        load, rank = heapq.heappop(loads)
+        taken[rank].append(position)
+        heapq.heappush(loads, (load + int(work[position]), rank))
+    return [np.sort(np.array(positions, dtype=np.int64)) for positions in taken]
+
+
+class AmongProcesses:
+    """Shares the clients of a round among processes, each of which trains its share in the way it is given.
+
+    Rows are only moved, never added up, so the result is bit for bit that of one process.
+
+    Args:
+        fabric: Knows the processes.
+        way: How a process trains its share.
+    """
+
+    def __init__(self, fabric: Fabric, way: Trains) -> None:
+        self.fabric = fabric
+        self.way = way
+
+    def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
+        """Train each client from the global state and return what they send back, in the given order."""
+        num_steps = work.num_steps[clients]
+        shares = share(num_steps, self.fabric.world_size)
+        mine = self.way.train(state, clients[self._mine(shares)], work)
+        losses = self._gathered(torch.from_numpy(mine.losses), shares)
+        return Updates(
+            clients=clients,
+            deltas=self._gathered(mine.deltas, shares),
+            buffers=self._gathered(mine.buffers, shares),
+            num_steps=num_steps,
+            losses=losses.numpy(),
+        )
+
+    def losses(self, state: ModelState, clients: IntVector, round_index: int) -> Vector:
+        """Return the loss of the global model on the first batch of each client, (n,)."""
+        shares = self._even_shares(clients)
+        mine = self.way.losses(state, clients[self._mine(shares)], round_index)
+        losses: Vector = self._gathered(torch.from_numpy(mine), shares).numpy()
+        return losses
+
+    def gradients(self, state: ModelState, clients: IntVector, round_index: int) -> torch.Tensor:
+        """Return the gradient of the first batch of each client at the global model, (n, d)."""
+        shares = self._even_shares(clients)
+        return self._gathered(self.way.gradients(state, clients[self._mine(shares)], round_index), shares)
+
+    def _even_shares(self, clients: IntVector) -> list[IntVector]:
+        return share(np.ones(len(clients), dtype=np.int64), self.fabric.world_size)
+
+    def _mine(self, shares: list[IntVector]) -> IntVector:
+        return shares[self.fabric.global_rank]
+
+    def _gathered(self, column: torch.Tensor, shares: list[IntVector]) -> torch.Tensor:
+        """Return the whole column in every process, given this process's share of it."""
+        whole = column.new_empty((sum(map(len, shares)), *column.shape[1:]))
+        if not whole.numel():
+            return whole
+        padded = column.new_zeros((max(map(len, shares)), *column.shape[1:]))
+        padded[: len(column)] = column
+        everybody = self.fabric.all_gather(padded)
+        for rank, positions in enumerate(shares):
+            whole[torch.from_numpy(positions)] = everybody[rank][: len(positions)]
+        return whole
