@@ -13,8 +13,7 @@ from fl_lightning.parts.bases import Channel, Sampling, Schedule, check_part
 from fl_lightning.samplers import Importance, Systematic
 from fl_lightning.samplers.selection import Selection
 from fl_lightning.server import Averaging, Calibration, ExponentialAverage, FaultPolicy, RateSchedule
-from fl_lightning.solvers import Solver
-from fl_lightning.solvers.names import as_solver
+from fl_lightning.solvers import Solver, as_solver
 from fl_lightning.system import Clock
 from fl_lightning.system.defaults import EqualWork, ScheduledLinks
 from fl_lightning.uploads import Upload, Uploads
