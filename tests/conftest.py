@@ -18,8 +18,7 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-@pytest.fixture(autouse=True)
-def _quiet_calibration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the warning of large steps out of tests that count warnings: small systems take large steps on purpose."""
-    if "test_planning" not in request.node.nodeid:
-        monkeypatch.setattr("fl_lightning.server.calibration._LARGE", float("inf"))
+@pytest.fixture
+def _no_warning_of_large_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For files that count warnings: their small systems take large steps on purpose."""
+    monkeypatch.setattr("fl_lightning.server.calibration._LARGE", float("inf"))

@@ -113,34 +113,38 @@ def test_every_algorithm_runs_on_digits_and_the_toy(algorithm, tmp_path):
     assert "distance" in read_rounds(tmp_path / "toy" / "metrics.csv")[-1]
 
 
+def repeated(settings, below, path=""):
+    """Yield the keys of a file whose values are those of what it is merged into, at every depth."""
+    if settings.get("class_path", below.get("class_path")) != below.get("class_path"):
+        return  # merging drops the arguments of the other class, so that none of them can be repeated
+    for key, value in settings.items():
+        if isinstance(value, dict) and isinstance(below.get(key), dict):
+            yield from repeated(value, below[key], f"{path}{key}.")
+        elif key in below and value == below[key]:
+            yield f"{path}{key}"
+
+
+def test_a_repetition_is_found_at_every_depth():
+    base = {"part": {"class_path": "A", "init_args": {"apply": "server", "inner": {"class_path": "B"}}}, "lr": 1}
+    assert list(repeated({"part": {"init_args": {"apply": "server"}}}, base)) == ["part.init_args.apply"]
+    assert list(repeated({"part": {"class_path": "A", "init_args": {"apply": "local"}}}, base)) == ["part.class_path"]
+    assert list(repeated({"part": {"class_path": "C", "init_args": {"apply": "server"}}, "lr": 2}, base)) == []
+
+
 def test_no_setting_is_written_twice():
-    def leaves(tree, path=()):
-        if isinstance(tree, dict):
-            for key, value in tree.items():
-                yield from leaves(value, (*path, key))
-        else:
-            yield path, tree
-
-    def needed(path, file):
-        """Whether the class above a setting is another one than in base.yaml, so that base's settings do not count."""
-        here, there = file, configs.read(configs.FOLDER / "base.yaml")
-        for key in path:
-            if here.get("class_path") != there.get("class_path"):
-                return True
-            here, there = here[key], there.get(key, {})
-        return False
-
-    base = dict(leaves(configs.read(configs.FOLDER / "base.yaml")))
-    for kind in ("data", "algorithms"):
-        for name in configs.names(kind):
-            file = configs.FOLDER / kind / f"{name}.yaml"
-            settings = configs.read(file)
-            repeated = [
-                path
-                for path, value in leaves(settings)
-                if base.get(path) == value and value is not None and not needed(path, settings)
-            ]
-            assert not repeated, f"{file.name} repeats {repeated} of base.yaml"
+    """What an algorithm sets again because a data set changes it says so in its line."""
+    base = configs.read(configs.FOLDER / "base.yaml")
+    data = {name: configs.read(configs.FOLDER / f"data/{name}.yaml") for name in configs.names("data")}
+    for name, settings in data.items():
+        assert list(repeated(settings, base)) == [], f"data/{name}.yaml repeats base.yaml"
+    for name in configs.names("algorithms"):
+        file = configs.FOLDER / f"algorithms/{name}.yaml"
+        settings = configs.read(file)
+        twice = list(repeated(settings, base))
+        idle = set(twice).intersection(*(repeated(settings, configs.merge(base, each)) for each in data.values()))
+        assert not idle, f"{file.name} repeats base.yaml, and no data set changes it: {sorted(idle)}"
+        reasons = file.read_text().count("  # also where the data set's config says ")
+        assert reasons == len(twice), f"{file.name} repeats base.yaml: say beside {twice} which data sets change it"
 
 
 def test_several_configs_and_overrides_come_in_order(capsys):

@@ -149,6 +149,7 @@ def test_every_aggregator_leaves_the_global_values_alone(maker):
     state = federated.run(made, gaussian_federation())
     assert torch.equal(values(state, "head"), start[32:47])
     assert len(federated.local_parts.weights) >= 4
+    assert not torch.equal(values(state, "first"), start[:24])
     assert bool(torch.isfinite(state.weights).all())
 
 

@@ -15,6 +15,8 @@ from fl_lightning.module import FederatedModule
 from made import made_work
 from systems import gaussian_federation, linear_module, small_loop
 
+pytestmark = pytest.mark.usefixtures("_no_warning_of_large_steps")
+
 NOISES = {
     "torch": lambda: torch.rand(()).item(),
     "numpy": lambda: float(np.random.rand()),

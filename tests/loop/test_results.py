@@ -44,7 +44,8 @@ def test_a_run_returns_its_rounds_its_best_and_its_last_model():
     assert result.summary["best_round"] == result.best.round_index == 1 + int(np.nanargmin(losses))
     assert result.summary["final"] == losses[-1]
     assert torch.equal(result.weights, result.state.weights)
-    assert result.averaged is not None
+    assert result.averaged.weights.shape == result.weights.shape
+    assert not torch.equal(result.averaged.weights, result.weights)
 
 
 def test_the_best_model_is_that_of_its_round():

@@ -98,5 +98,10 @@ def test_a_signal_above_the_bound_is_an_error_and_a_clip_prevents_it():
 
 def test_the_preset_adds_noise_to_fedacs():
     loud = small_loop(rounds=2, uploads=algorithm("otafedacs", 3).uploads)
-    first = list(loud.iterate(linear_module(), gaussian_federation()))
-    assert all(torch.isfinite(result.updates.noise).all() for result in first)
+    results = list(loud.iterate(linear_module(), gaussian_federation()))
+    quiet = small_loop(rounds=2).run(linear_module(), gaussian_federation())
+    for result in results:
+        deviation = result.metrics["channel_noise"]
+        assert deviation > 0
+        assert 0.4 * deviation < float(result.updates.noise.std()) < 1.8 * deviation  # of 18 weights
+    assert not torch.equal(loud.state.weights, quiet.weights)
