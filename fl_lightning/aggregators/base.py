@@ -9,6 +9,8 @@ from fl_lightning.parts.protocols import PLAIN, Handout
 from fl_lightning.parts.traits import AggregatorTraits, check_declared
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
+_PLAIN = AggregatorTraits()
+
 
 class Aggregator(Remembers):
     r"""Turns what arrived into the next global weights.
@@ -29,7 +31,7 @@ class Aggregator(Remembers):
     @property
     def traits(self) -> AggregatorTraits:
         """What other parts must know of it."""
-        return AggregatorTraits()
+        return _PLAIN
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for memory; ``weights`` are the initial ones."""

@@ -9,6 +9,8 @@ from fl_lightning.parts.traits import SamplerTraits, check_declared
 from fl_lightning.samplers.drawing import Drawing, WithReplacement
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
+_PLAIN = SamplerTraits()
+
 
 class Sampler(Remembers):
     """Decides with which probability each client is drawn.
@@ -29,7 +31,7 @@ class Sampler(Remembers):
     @property
     def traits(self) -> SamplerTraits:
         """What other parts must know of it."""
-        return SamplerTraits()
+        return _PLAIN
 
     @property
     def drawing(self) -> Drawing | None:
