@@ -141,7 +141,7 @@ class _TrainingStack:
             for group in stack_trainer.batches.alike(out.clients[stack]):
                 rows = stack[group]
                 deltas, out.losses[rows] = stack_trainer.train(out.clients[rows], self.state, self.work)
-                out.deltas.index_copy_(0, torch.from_numpy(rows), deltas)
+                out.deltas.index_copy_(0, torch.from_numpy(rows).to(deltas.device), deltas)
         except Exception:
             for row in stack.tolist():  # one by one, to find out whose data it was
                 Training(self.state, self.work, out)(trainer, row)
