@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader, Subset
 
 from fl_lightning.data.columns import Column, split_dataset
@@ -44,7 +45,7 @@ class FromDataModule(DataSource):
         self.datamodule.setup("fit")
         clients, train = self._clients(self.datamodule.train_dataloader(), seed)
         self.datamodule.setup("test")
-        has_test = type(self.datamodule).test_dataloader is not LightningDataModule.test_dataloader
+        has_test = is_overridden("test_dataloader", self.datamodule)
         name = "test_dataloader" if has_test else "val_dataloader"
         test = _loader(name, getattr(self.datamodule, name)())
         federation = DatasetFederation(clients, test, train.collate_fn)

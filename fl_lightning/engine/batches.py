@@ -8,6 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fl_lightning.data.federation import TensorFederation
+from fl_lightning.engine.hooks import overrides
 from fl_lightning.engine.machine import as_it_is
 from fl_lightning.engine.step import ClientError, describe, when
 from fl_lightning.parts.protocols import Batch, Federation
@@ -143,7 +144,8 @@ class ClientBatches:
         self._to_device = to_device
         self.layout: Callable[[Batch], Batch] = as_it_is
         self._most_together = 0  # examples that are gathered at once, where nothing happens to single batches
-        if isinstance(federation, TensorFederation) and type(federation).batch is TensorFederation.batch and not hooked:
+        own = overrides(federation, "batch", TensorFederation)
+        if isinstance(federation, TensorFederation) and not own and not hooked:
             self._most_together = _CLIENT_BYTES // max(1, _example_bytes(federation.train))
         self._one_set: _OneSet | None = None
         if all(hasattr(federation, name) for name in ("train", "order", "offsets")):

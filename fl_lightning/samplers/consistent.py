@@ -40,11 +40,11 @@ class VarianceOptimal(Sampler):
         use_norms: Take g, the norm of each client's mean gradient, from what last arrived of it; otherwise 1.
     """
 
-    memory = ("_heard",)
+    memory = ("_last_norms",)
 
     def __init__(self, use_norms: bool = False) -> None:
         self.use_norms = use_norms
-        self._heard = LastNorms()
+        self._last_norms = LastNorms()
 
     @property
     @override
@@ -53,7 +53,7 @@ class VarianceOptimal(Sampler):
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        norms = self._heard.estimate(profiles.num_clients)
+        norms = self._last_norms.estimate(profiles.num_clients)
         return theory.variance_optimal_probabilities(profiles.weights, profiles.failure_rates, norms)
 
     @override
@@ -63,7 +63,7 @@ class VarianceOptimal(Sampler):
     @override
     def observe(self, result: RoundResult) -> None:
         if self.use_norms:
-            self._heard.observe(result)
+            self._last_norms.observe(result)
 
 
 class WorkAware(VarianceOptimal):
@@ -79,7 +79,7 @@ class WorkAware(VarianceOptimal):
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        norms = self._heard.estimate(profiles.num_clients)
+        norms = self._last_norms.estimate(profiles.num_clients)
         return theory.work_aware_probabilities(profiles.weights, profiles.failure_rates, profiles.num_steps, norms)
 
 

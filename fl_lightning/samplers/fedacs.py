@@ -34,7 +34,7 @@ class HeterogeneityAware(Sampler):
             what noise for privacy needs (``docs/private.md``).
     """
 
-    memory = ("_drawn", "_heard", "_work")
+    memory = ("_drawn", "_delivered", "_work")
 
     def __init__(
         self, knowledge: Knowledge = "instant", prior: float = 2.0, corrects: Corrects = "links and work"
@@ -47,7 +47,7 @@ class HeterogeneityAware(Sampler):
         self.corrects = corrects
         self._mean_yield: Vector = np.empty(0)  # E[(1-q) A]
         self._drawn: Vector = np.empty(0)
-        self._heard: Vector = np.empty(0)
+        self._delivered: Vector = np.empty(0)
         self._work: Vector = np.empty(0)  # sum of A over the deliveries
 
     @property
@@ -92,12 +92,12 @@ class HeterogeneityAware(Sampler):
     def _estimated_yield(self, num_clients: int) -> Vector:
         """Shrink each client's delivery rate and work towards the average of those that arrived so far."""
         if not len(self._drawn):
-            self._drawn, self._heard, self._work = (np.zeros(num_clients) for _ in range(3))
-        num_heard = self._heard.sum()
-        rate = (num_heard + 1) / (self._drawn.sum() + 1)
-        work = self._work.sum() / num_heard if num_heard else 1.0
-        rates = (self._heard + self.prior * rate) / (self._drawn + self.prior)
-        works = (self._work + self.prior * work) / (self._heard + self.prior)
+            self._drawn, self._delivered, self._work = (np.zeros(num_clients) for _ in range(3))
+        num_delivered = self._delivered.sum()
+        rate = (num_delivered + 1) / (self._drawn.sum() + 1)
+        work = self._work.sum() / num_delivered if num_delivered else 1.0
+        rates = (self._delivered + self.prior * rate) / (self._drawn + self.prior)
+        works = (self._work + self.prior * work) / (self._delivered + self.prior)
         return rates * works
 
     @override
@@ -106,5 +106,5 @@ class HeterogeneityAware(Sampler):
         if self.knowledge == "estimated":
             # Draws, not clients: right for links that n draws share as well as for one link for each draw.
             self._drawn = self._drawn + result.plan.cohort.counts
-            self._heard = self._heard + result.delivered
+            self._delivered = self._delivered + result.delivered
             self._work = self._work + result.delivered * self._work_of(result.plan.profiles)

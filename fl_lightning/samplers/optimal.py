@@ -95,7 +95,7 @@ class NormProportional(Sampler):
         max_iterations: Of the approximate budget.
     """
 
-    memory = ("_heard",)
+    memory = ("_last_norms",)
 
     def __init__(
         self, norms: Norms = "exact", budget: Budget = "replacement", reweight: bool = True, max_iterations: int = 4
@@ -108,7 +108,7 @@ class NormProportional(Sampler):
         self.budget = budget
         self.reweight = reweight
         self.max_iterations = max_iterations
-        self._heard = LastNorms()
+        self._last_norms = LastNorms()
         self._asked: Vector = np.empty(0)  # norms of the mean gradients of this round
 
     @property
@@ -138,7 +138,7 @@ class NormProportional(Sampler):
     def _scores(self, profiles: Profiles) -> Vector:
         """Return u; before anybody was asked all mean gradients count as equally long."""
         if self.norms == "stale":
-            norms = self._heard.estimate(profiles.num_clients)
+            norms = self._last_norms.estimate(profiles.num_clients)
         else:
             norms = self._asked if len(self._asked) else np.ones(profiles.num_clients)
         scores = profiles.weights * norms * profiles.accumulation
@@ -164,4 +164,4 @@ class NormProportional(Sampler):
     @override
     def observe(self, result: RoundResult) -> None:
         if self.norms == "stale":
-            self._heard.observe(result)
+            self._last_norms.observe(result)

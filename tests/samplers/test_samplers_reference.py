@@ -292,7 +292,7 @@ def test_remembered_norms(name: str) -> None:
     make, reference = CASES[name]
     sampler, checker = make(), Checker(reference)
     run(sampler, checker, rounds=4)
-    heard, norms = checker.past.heard(), sampler._heard.norms
+    heard, norms = checker.past.heard(), sampler._last_norms.norms
     assert np.isnan(norms).sum() == M - len(heard) > 0
     for client, row in heard.items():
         assert norms[client] == pytest.approx(np.linalg.norm(row), rel=1e-6)
