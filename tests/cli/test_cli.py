@@ -106,13 +106,6 @@ def test_every_config_loads(algorithm):
         assert settings.loop.rounds >= 1
 
 
-@pytest.mark.parametrize("algorithm", configs.names("algorithms"))
-def test_every_algorithm_runs_on_digits_and_the_toy(algorithm, tmp_path):
-    assert train("--config", f"digits_{algorithm}.yaml", run_dir=tmp_path / "digits") == 0
-    assert train("--config", f"toy_{algorithm}.yaml", run_dir=tmp_path / "toy") == 0
-    assert "distance" in read_rounds(tmp_path / "toy" / "metrics.csv")[-1]
-
-
 def repeated(settings, below, path=""):
     """Yield the keys of a file whose values are those of what it is merged into, at every depth."""
     if settings.get("class_path", below.get("class_path")) != below.get("class_path"):
