@@ -97,6 +97,7 @@ def test_the_stored_config_reproduces_the_run(tmp_path):
     assert strip[0] == strip[1]
 
 
+@pytest.mark.slow  # tests/golden loads and runs each algorithm on digits and the toy, and prints the other data sets
 @pytest.mark.parametrize("algorithm", configs.names("algorithms"))
 def test_every_config_loads(algorithm):
     from fl_lightning.config import building
