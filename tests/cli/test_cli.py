@@ -97,6 +97,7 @@ def test_the_stored_config_reproduces_the_run(tmp_path):
     assert strip[0] == strip[1]
 
 
+@pytest.mark.slow  # tests/golden loads and runs each algorithm on digits and the toy, and prints the other data sets
 @pytest.mark.parametrize("algorithm", configs.names("algorithms"))
 def test_every_config_loads(algorithm):
     from fl_lightning.config import building
@@ -104,13 +105,6 @@ def test_every_config_loads(algorithm):
     for data in configs.names("data"):
         settings = building.parse(configs.compose([f"{data}_{algorithm}.yaml"]), [])
         assert settings.loop.rounds >= 1
-
-
-@pytest.mark.parametrize("algorithm", configs.names("algorithms"))
-def test_every_algorithm_runs_on_digits_and_the_toy(algorithm, tmp_path):
-    assert train("--config", f"digits_{algorithm}.yaml", run_dir=tmp_path / "digits") == 0
-    assert train("--config", f"toy_{algorithm}.yaml", run_dir=tmp_path / "toy") == 0
-    assert "distance" in read_rounds(tmp_path / "toy" / "metrics.csv")[-1]
 
 
 def repeated(settings, below, path=""):
