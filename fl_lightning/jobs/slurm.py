@@ -5,14 +5,15 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from fl_lightning.config.compose import ConfigError
+from fl_lightning.config.starting import python_command
 from fl_lightning.jobs.jobs import Job
 from fl_lightning.jobs.pool import worker_environment
+from fl_lightning.output import write_durably
 
 FOLDER = "slurm"  # in the folder of the comparison
 
@@ -37,12 +38,11 @@ def write(
     """
     home = folder / FOLDER
     home.mkdir(parents=True, exist_ok=True)
-    (home / "jobs.jsonl").write_text("".join(json.dumps(asdict(job)) + "\n" for job in jobs))
+    write_durably(home / "jobs.jsonl", "".join(json.dumps(asdict(job)) + "\n" for job in jobs).encode())
     at_once = "" if num_jobs is None else f"%{num_jobs}"
     exports = {**worker_environment(num_threads), **environment}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
     lines.append(f"cd {shlex.quote(os.getcwd())}")
-    python = shlex.quote(sys.executable)
     file = shlex.quote(str((home / "jobs.jsonl").resolve()))
     array = [
         f"--array=0-{len(jobs) - 1}{at_once}",
@@ -51,17 +51,21 @@ def write(
         f"--output={(home / 'task_%a.out').resolve()}",
     ]
     name = f"--job-name={folder.resolve().name}"
-    run = f"exec {python} -m fl_lightning.jobs.worker {file} $SLURM_ARRAY_TASK_ID"
-    report = f"exec {python} -m fl_lightning report {shlex.quote(str(folder.resolve()))}"
-    (home / "array.sh").write_text(_script([name, *array, *options], [*lines, run]))
+    run = f"exec {shlex.join(python_command('fl_lightning.jobs.worker'))} {file} $SLURM_ARRAY_TASK_ID"
+    report = f"exec {shlex.join([*python_command('fl_lightning'), 'report', str(folder.resolve())])}"
+    write_durably(home / "array.sh", _script([name, *array, *options], [*lines, run]))
     output = f"--output={(home / 'report.out').resolve()}"
     after = [f"{name}-report", "--cpus-per-task=1", output, *options]
-    (home / "report.sh").write_text(_script(after, [*lines, report]))
+    write_durably(home / "report.sh", _script(after, [*lines, report]))
     return home / "array.sh", home / "report.sh"
 
 
-def _script(options: Sequence[str], lines: Sequence[str]) -> str:
-    return "\n".join(["#!/bin/bash", *(f"#SBATCH {option}" for option in options), "set -e", *lines]) + "\n"
+def _script(options: Sequence[str], lines: Sequence[str]) -> bytes:
+    """Return a script; Slurm reads its options line by line and knows no quotes for the end of one."""
+    for option in options:
+        if not option.isprintable():
+            raise ConfigError(f"{option!r} cannot be an option of sbatch: use a folder and options without line breaks")
+    return ("\n".join(["#!/bin/bash", *(f"#SBATCH {option}" for option in options), "set -e", *lines]) + "\n").encode()
 
 
 def submit(array: Path, report: Path | None) -> str:

@@ -1,12 +1,12 @@
 """Writing a report's files."""
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from fl_lightning.figures.style import NotInstalledError
+from fl_lightning.output import write_durably
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.figures import write_figures
 from fl_lightning.report.page import page
@@ -46,7 +46,5 @@ def _if_installed(what: str) -> Iterator[None]:
 
 def _put(path: Path, text: str) -> Path:
     """Write a file so that nobody ever sees half of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    write_durably(path, text.encode())
     return path
