@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import secrets
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +38,28 @@ def write_durably(path: Path, content: bytes | Callable[[BinaryIO], object]) -> 
     finally:
         with contextlib.suppress(OSError):  # it has taken its place, unless something failed
             temporary.unlink(missing_ok=True)
+
+
+def open_plain(path: Path, largest: int | None = None) -> BinaryIO:
+    """Open a file for reading, unless it is a pipe or a device, which may never end, or too large.
+
+    Args:
+        path: The file, or a link to one.
+        largest: Bytes that it may have.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or (largest is not None and status.st_size > largest):
+        os.close(handle)
+        what = f"{status.st_size:,} bytes, at most {largest:,} are read" if stat.S_ISREG(status.st_mode) else ""
+        raise OSError(f"{path} has {what}" if what else f"{path} is not a plain file")
+    return os.fdopen(handle, "rb")
+
+
+def read_plain(path: Path, largest: int) -> bytes:
+    """Return the content of a plain file of limited size, see :func:`open_plain`."""
+    with open_plain(path, largest) as file:
+        return file.read(largest)
 
 
 def replace_file(path: Path) -> TextIO:

@@ -1,6 +1,7 @@
 """Writing a report's files."""
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,9 @@ def write(comparison: Comparison, problems: Sequence[Problem], out: Path, figure
 
     What cannot be made without a package is left out, with a warning that says how to install it.
     """
+    for name in ("tables", "figures", "wandb"):
+        if (out / name).is_symlink():
+            raise ValueError(f"{out / name} is a link to {os.readlink(out / name)}: remove it, or give another --out")
     (out / "tables").mkdir(parents=True, exist_ok=True)
     files = []
     with _if_installed("page"):
