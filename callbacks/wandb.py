@@ -1,5 +1,6 @@
 """WandbMetrics: rounds, cost and bias of a run in Weights & Biases."""
 
+import configparser
 import logging
 import os
 import threading
@@ -16,6 +17,7 @@ from typing_extensions import override
 from fl_lightning.callbacks.wandb_media import log_files, media, newest_checkpoint, written_models
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode
+from fl_lightning.output import read_plain
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.types import RoundResult
@@ -28,6 +30,9 @@ _SECONDS_TO_CONNECT, _SECONDS_TO_FINISH = 30.0, 120.0
 _AXES = ("round", "local_steps", "computation_time", "synchronous_time", "uplink_bytes")
 _COSTS = {f"{'rounds' if axis == 'round' else axis}_to_target": axis for axis in _AXES}
 _NOISE = 1e-12  # of a chi-square that is 0 but for rounding
+_ADDRESS = "https://api.wandb.ai"
+_HARMLESS = ("project", "entity", "mode", "disabled")  # settings of a folder
+_LARGEST_SETTINGS = 100_000
 Connection = Literal["auto", "online", "offline"]
 Files = Literal["none", "end", "checkpoint"]
 
@@ -95,6 +100,7 @@ class WandbMetrics(Remembers, Callback):
         if is_disabled():
             rank_zero_info("W&B: switched off by the environment; nothing is logged to it.")
             return
+        refuse_workspace_settings()
         offline = self.mode == "offline" or (self.mode == "auto" and not has_key())
         if offline and self.mode == "auto":
             rank_zero_info(
@@ -231,6 +237,41 @@ def _files_to_log(given: Files | None) -> Files:
 def is_disabled() -> bool:
     """Whether W&B is switched off by its own ``WANDB_MODE=disabled`` or ``WANDB_DISABLED``: it leaves no files."""
     return os.environ.get("WANDB_MODE") == "disabled" or os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1")
+
+
+def refuse_workspace_settings() -> None:
+    """Refuse settings in the present folder by which W&B would send the user's key to somebody else's server.
+
+    W&B reads ``wandb/settings`` of whatever folder a command is started in. It may name the project and the user; an
+    address counts only if it is the user's own, of ``WANDB_BASE_URL`` or ``wandb login``.
+
+    Raises:
+        ValueError: If it holds anything else.
+    """
+    for file in (Path("wandb", "settings"), Path(".wandb", "settings")):
+        for key, value in _settings(file).items():
+            known = (os.environ.get("WANDB_BASE_URL"), _settings(_user_settings()).get("base_url"), _ADDRESS)
+            if key not in _HARMLESS and not (key == "base_url" and value in known):
+                raise ValueError(
+                    f"{file} in this folder sets {key}={value[:100]!r}, by which W&B might send your key to a "
+                    "stranger: remove the line; if the address is yours, set WANDB_BASE_URL"
+                )
+
+
+def _user_settings() -> Path:
+    folder = os.environ.get("WANDB_CONFIG_DIR")
+    return (Path(folder) if folder else Path("~", ".config", "wandb")).expanduser() / "settings"
+
+
+def _settings(file: Path) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(read_plain(file, _LARGEST_SETTINGS).decode())
+        return dict(parser["default"])
+    except (OSError, ValueError, KeyError, configparser.Error) as error:
+        return {"unreadable": str(error)}  # what W&B might still read
 
 
 def has_key() -> bool:

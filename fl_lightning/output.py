@@ -3,25 +3,31 @@
 import contextlib
 import logging
 import os
+import re
+import secrets
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
+
 
 def write_durably(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
     """Replace a file so that it holds, whatever happens, either what it held before or all of the new content.
 
-    The content goes to a file beside it, is forced to the disk and takes the place by a rename, which is forced to the
-    disk as well. A full disk or a folder that cannot be written leaves the old file untouched.
+    The content goes to a new file beside it, is forced to the disk and takes the place by a rename, which is forced to
+    the disk as well. A full disk or a folder that cannot be written leaves the old file untouched. No link is followed:
+    not one in the place of the file, and not one in the place of the new file, whose name nobody can guess.
 
     Args:
         path: The file.
         content: All of it, or a function that writes it piece by piece.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(content) if isinstance(content, bytes) else content(file)
             file.flush()
             os.fsync(file.fileno())
@@ -32,6 +38,40 @@ def write_durably(path: Path, content: bytes | Callable[[BinaryIO], object]) -> 
     finally:
         with contextlib.suppress(OSError):  # it has taken its place, unless something failed
             temporary.unlink(missing_ok=True)
+
+
+def open_plain(path: Path, largest: int | None = None) -> BinaryIO:
+    """Open a file for reading, unless it is a pipe or a device, which may never end, or too large.
+
+    Args:
+        path: The file, or a link to one.
+        largest: Bytes that it may have.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or (largest is not None and status.st_size > largest):
+        os.close(handle)
+        what = f"{status.st_size:,} bytes, at most {largest:,} are read" if stat.S_ISREG(status.st_mode) else ""
+        raise OSError(f"{path} has {what}" if what else f"{path} is not a plain file")
+    return os.fdopen(handle, "rb")
+
+
+def read_plain(path: Path, largest: int) -> bytes:
+    """Return the content of a plain file of limited size, see :func:`open_plain`."""
+    with open_plain(path, largest) as file:
+        return file.read(largest)
+
+
+def replace_file(path: Path) -> TextIO:
+    """Open a text file for writing in place of what has its name; a link is taken away, not followed."""
+    path.unlink(missing_ok=True)
+    return path.open("x", encoding="utf-8")
+
+
+def half_written(folder: Path, is_ours: Callable[[str], bool]) -> list[Path]:
+    """Return the files that a killed process began to write for files of some names."""
+    found = ((_TEMPORARY.fullmatch(path.name), path) for path in folder.glob(".*.tmp"))
+    return [path for match, path in found if match and is_ours(match[1]) and path.is_file() and not path.is_symlink()]
 
 
 def sync_folder(folder: Path) -> None:

@@ -13,6 +13,7 @@ from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.jobs import jobs, tuning
 from fl_lightning.jobs.jobs import Job
+from fl_lightning.output import write_durably
 
 if TYPE_CHECKING:
     from fl_lightning.cli.progress import ComparisonProgress
@@ -205,7 +206,7 @@ def _check(parser: OneLineParser, planned: list[Job], axes: list[tuning.Axis]) -
 def _at_their_best(planned: list[Job], tried: list[Job], axes: list[tuning.Axis], folder: Path) -> list[Job]:
     """Return the runs with the settings that did best on the held-out data, where any came to an end."""
     found = tuning.scores(tried, axes)
-    (folder / "tuning.csv").write_text(tuning.table(found), encoding="utf-8")
+    write_durably(folder / "tuning.csv", tuning.table(found).encode())
     print("\n".join(tuning.conclusions(found, axes)))
     chosen = {algorithm: tuning.best(several) for algorithm, several in found.items()}
     return [

@@ -161,8 +161,9 @@ def main(arguments: list[str]) -> int:
     entity = options.entity or dashboard.entity
     for make in (build, build_report):
         make(dashboard, entity or "nobody")  # what cannot be built is shown before anything is written
-    from fl_lightning.callbacks.wandb import has_key
+    from fl_lightning.callbacks.wandb import has_key, refuse_workspace_settings
 
+    refuse_workspace_settings()
     if has_key():
         import wandb
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from fl_lightning.config.compose import suggestion
-from fl_lightning.config.starting import watch_parent
+from fl_lightning.config.starting import safe_children, watch_parent
 from fl_lightning.output import forgiving_output
 from fl_lightning.runs.interruption import Interrupted
 
@@ -44,7 +44,7 @@ def _help() -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return the exit code: 0, or 2 for an error that the user can fix."""
     watch_parent()
-    with forgiving_output():
+    with forgiving_output(), safe_children():
         return _main(sys.argv[1:] if arguments is None else arguments)
 
 

@@ -42,6 +42,8 @@ def main(arguments: list[str]) -> int:
     folders = [Path(name) for name in options.runs]
     outcome = load(folders, warn, options.reference, targets)
     out = Path(options.out) if options.out else folders[0] / "report"
+    if not options.out and out.is_symlink():
+        raise ValueError(f"{out} is a link to {os.readlink(out)}: remove it, or give --out")
     project = options.project or os.environ.get("WANDB_PROJECT") or folders[0].resolve().name
     logged = options.logger == "wandb" or (options.logger == "auto" and outcome.logged)
     publish(outcome, out, project if logged else None, figures=not options.no_figures)
@@ -60,10 +62,11 @@ def publish(outcome: "Outcome", out: Path, project: str | None, figures: bool = 
     print(f"{out / 'index.html'}: {len(compared.entries)} algorithms, {len(compared.runs)} runs, {len(files)} files")
     if project is None:
         return
-    from fl_lightning.callbacks.wandb import is_disabled  # heavy: lightning
+    from fl_lightning.callbacks.wandb import is_disabled, refuse_workspace_settings  # heavy: lightning
 
     try:
         if not is_disabled():
+            refuse_workspace_settings()
             _log(out, compared, project)
     except Exception as error:  # what fails here fails nothing else
         warn(f"the report is not logged to W&B: {type(error).__name__}: {' '.join(str(error).split())[:300]}")

@@ -1,13 +1,14 @@
 """The callbacks that every run of the command line has, unless the configuration brings its own."""
 
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RoundProgress, RunRecorder
+from fl_lightning.callbacks import ComputationTime, DeliveryRecorder, RoundCheckpoint, RoundProgress, RunRecorder
 from fl_lightning.callbacks.tensorboard import TensorBoardMetrics
 from fl_lightning.callbacks.wandb import WandbMetrics
 from fl_lightning.config.compose import ConfigError
@@ -15,6 +16,7 @@ from fl_lightning.runs.identity import about
 from fl_lightning.runs.records import CHECKPOINTS
 
 LOGGERS = ("wandb", "tensorboard")
+_UNSET = signature(WandbMetrics).parameters["save_dir"].default
 
 
 def with_defaults(
@@ -41,6 +43,8 @@ def with_defaults(
             )
         if isinstance(callback, RunRecorder):
             _adopt(callback, run_dir, target, labels)
+        if isinstance(callback, WandbMetrics | TensorBoardMetrics | DeliveryRecorder):
+            _keep_inside(callback, run_dir)
     first = [ComputationTime()]
     last = [RunRecorder(str(run_dir), target, labels), RoundProgress(), *_loggers(settings, config, labels)]
     # The last of all, because it saves what the others know of a round.
@@ -50,6 +54,18 @@ def with_defaults(
 
 def _missing(defaults: Sequence[Callback], given: Sequence[Callback]) -> list[Callback]:
     return [each for each in defaults if not any(isinstance(callback, type(each)) for callback in given)]
+
+
+def _keep_inside(callback: WandbMetrics | TensorBoardMetrics | DeliveryRecorder, run_dir: Path) -> None:
+    """Let a configuration, which may be a stranger's, write into the run's folder alone."""
+    if isinstance(callback, WandbMetrics) and callback.save_dir == _UNSET:
+        callback.save_dir = str(run_dir)
+    folder = callback.path.parent if isinstance(callback, DeliveryRecorder) else Path(callback.save_dir)
+    if not folder.resolve().is_relative_to(run_dir.resolve()):
+        raise ConfigError(
+            f"loop.callbacks holds a {type(callback).__name__} that writes to {folder}, but a config may write into "
+            f"the run's folder {run_dir} alone: give a folder in there"
+        )
 
 
 def _adopt(recorder: RunRecorder, run_dir: Path, target: float | None, labels: dict[str, str]) -> None:

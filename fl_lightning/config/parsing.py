@@ -8,8 +8,10 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
+import typeshed_client
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
@@ -27,6 +29,7 @@ from fl_lightning.system.traces import KINDS
 _VALUES = (FederatedLoop, Algorithm, System)
 _BASES: tuple[type, ...] = (Schedule, Sampling, Channel, DataSource, Partition, Sampler, Aggregator, Solver)
 _LONGEST_LIST = 1000
+_SEARCH_CONTEXT = typeshed_client.get_search_context
 _TABLES = ("checkpoint", "fabric", "loop")
 _REFUSED = re.compile(r"Import path (?:([\w.]+) )?does not correspond to a subclass of (\w+)")
 _PATH = re.compile(r"\w+(?:\.\w+)+")
@@ -90,6 +93,7 @@ def parse_config(
         trusted: Packages whose classes may be named besides the known ones, see :mod:`fl_lightning.config.allow_list`.
     """
     _refuse_long_lists(config, overrides)
+    typeshed_client.get_search_context = _search_context
     limit_imports(trusted, [config, *overrides])
     said = io.StringIO()
     try:
@@ -107,6 +111,11 @@ def parse_config(
         for problem in _misfits(path):
             raise ConfigError(problem)
     return settings
+
+
+def _search_context(**settings: Any) -> typeshed_client.SearchContext:
+    """Say where stubs are looked for: on the path of this process. The parser would start a Python to find it out."""
+    return _SEARCH_CONTEXT(**({"search_path": [Path(each) for each in sys.path if each]} | settings))
 
 
 def _check_tables(settings: Namespace) -> None:

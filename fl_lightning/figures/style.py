@@ -5,11 +5,14 @@ and on the dark pages of code hosts (#0d1117) text and lines have a contrast of 
 picture suits both.
 """
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fl_lightning.output import write_durably
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,14 +92,16 @@ def save(figure: "Figure", *paths: Path) -> None:
 
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
+        content = io.BytesIO()
         if path.suffix != ".svg":
-            figure.savefig(path)
+            figure.savefig(content, format=path.suffix.lstrip(".") or None)
+            write_durably(path, content.getvalue())
             continue
         with matplotlib.rc_context({"svg.hashsalt": "fl-lightning"}):
-            figure.savefig(path, transparent=True, metadata={"Date": None})
+            figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
         # Hooks that tidy files take trailing blanks away.
-        lines = path.read_text(encoding="utf-8").splitlines()
-        path.write_text("\n".join(line.rstrip() for line in lines) + "\n", encoding="utf-8")
+        lines = content.getvalue().decode().splitlines()
+        write_durably(path, ("\n".join(line.rstrip() for line in lines) + "\n").encode())
 
 
 def draw(make: Callable[[], "Figure"], *paths: Path) -> str | None:

@@ -1,6 +1,6 @@
 """A node: a SuperNode, and the process that answers for it; each ends with the other. Imports nothing heavy.
 
-Both are started as ``python -m fl_lightning.flower.supernode supernode SECONDS ...`` and ``... trainer ...``.
+Both are started as ``fl_lightning.flower.supernode supernode SECONDS ...`` and ``... trainer ...``.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 
+from fl_lightning.config.starting import python_command
 from fl_lightning.flower.private import check_version, replace
 
 # Nothing is sent to Flower's makers, and nothing is installed because a server says so.
@@ -56,7 +57,7 @@ def commands(options: argparse.Namespace, config: str, client: int, secret: str)
         secret: File by which the two know each other.
     """
     port = options.port or free_port()
-    start = [sys.executable, "-m", "fl_lightning.flower.supernode"]
+    start = python_command("fl_lightning.flower.supernode")
     poll = "0" if options.stock else str(options.poll)
     supernode = [*start, "supernode", poll, "--superlink", options.superlink]
     supernode += ["--host", "127.0.0.1", "--port", str(port)]
@@ -97,7 +98,7 @@ def serve(options: argparse.Namespace, config: str, client: int) -> int:
 
 def _run(started: list[list[str]], signals: list[int]) -> None:
     """Run processes until one of them ends or a signal came."""
-    environment = os.environ | QUIET
+    environment = os.environ | QUIET | {"PYTHONSAFEPATH": "1"}
     processes = [subprocess.Popen(command, env=environment) for command in started]
     try:
         while not signals and all(process.poll() is None for process in processes):

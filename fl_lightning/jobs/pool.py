@@ -6,12 +6,12 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fl_lightning.config.starting import python_command
 from fl_lightning.jobs.jobs import Job
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ def worker_environment(num_threads: int) -> dict[str, str]:
     """Return the variables by which a worker finds the package and keeps to its threads."""
     threads = {name: str(num_threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     paths = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]))
-    return {**threads, "PYTHONPATH": paths}
+    return {**threads, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
 
 
 class Worker:
@@ -48,7 +48,7 @@ class Worker:
 
     def __init__(self, environment: dict[str, str], folder: str | None = None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fl_lightning.jobs.worker"],
+            python_command("fl_lightning.jobs.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -5,14 +5,15 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from fl_lightning.config.compose import ConfigError
+from fl_lightning.config.starting import python_command
 from fl_lightning.jobs.jobs import Job
 from fl_lightning.jobs.pool import worker_environment
+from fl_lightning.output import write_durably
 
 FOLDER = "slurm"  # in the folder of the comparison
 
@@ -35,31 +36,36 @@ def write(
         num_threads: Threads, and cores asked for, of each run.
         environment: Variables of the runs.
     """
-    home = (folder / FOLDER).resolve()
+    home = folder / FOLDER
     home.mkdir(parents=True, exist_ok=True)
-    (home / "jobs.jsonl").write_text("".join(json.dumps(asdict(job)) + "\n" for job in jobs))
-    title = folder.resolve().name
+    write_durably(home / "jobs.jsonl", "".join(json.dumps(asdict(job)) + "\n" for job in jobs).encode())
+    at_once = "" if num_jobs is None else f"%{num_jobs}"
+    exports = {**worker_environment(num_threads), **environment}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
+    lines.append(f"cd {shlex.quote(os.getcwd())}")
+    file = shlex.quote(str((home / "jobs.jsonl").resolve()))
     array = [
-        f"--job-name={title}",
-        f"--array=0-{len(jobs) - 1}{'' if num_jobs is None else f'%{num_jobs}'}",
+        f"--array=0-{len(jobs) - 1}{at_once}",
         f"--cpus-per-task={num_threads}",
         "--requeue",  # a run on a node that fails starts again from its last checkpoint
-        f"--output={home / 'task_%a.out'}",
+        f"--output={(home / 'task_%a.out').resolve()}",
     ]
-    run = f"fl_lightning.jobs.worker {shlex.quote(str(home / 'jobs.jsonl'))} $SLURM_ARRAY_TASK_ID"
-    after = [f"--job-name={title}-report", "--cpus-per-task=1", f"--output={home / 'report.out'}"]
-    report = f"fl_lightning report {shlex.quote(str(folder.resolve()))}"
-    variables = {**worker_environment(num_threads), **environment}
-    (home / "array.sh").write_text(_script([*array, *options], variables, run))
-    (home / "report.sh").write_text(_script([*after, *options], variables, report))
-    return folder / FOLDER / "array.sh", folder / FOLDER / "report.sh"
+    name = f"--job-name={folder.resolve().name}"
+    run = f"exec {shlex.join(python_command('fl_lightning.jobs.worker'))} {file} $SLURM_ARRAY_TASK_ID"
+    report = f"exec {shlex.join([*python_command('fl_lightning'), 'report', str(folder.resolve())])}"
+    write_durably(home / "array.sh", _script([name, *array, *options], [*lines, run]))
+    output = f"--output={(home / 'report.out').resolve()}"
+    after = [f"{name}-report", "--cpus-per-task=1", output, *options]
+    write_durably(home / "report.sh", _script(after, [*lines, report]))
+    return home / "array.sh", home / "report.sh"
 
 
-def _script(options: Sequence[str], variables: dict[str, str], module: str) -> str:
-    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), "set -e"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    lines += [f"cd {shlex.quote(os.getcwd())}", f"exec {shlex.quote(sys.executable)} -m {module}"]
-    return "\n".join(lines) + "\n"
+def _script(options: Sequence[str], lines: Sequence[str]) -> bytes:
+    """Return a script; Slurm reads its options line by line and knows no quotes for the end of one."""
+    for option in options:
+        if not option.isprintable():
+            raise ConfigError(f"{option!r} cannot be an option of sbatch: use a folder and options without line breaks")
+    return ("\n".join(["#!/bin/bash", *(f"#SBATCH {option}" for option in options), "set -e", *lines]) + "\n").encode()
 
 
 def submit(array: Path, report: Path | None) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from fl_lightning.config import compose as configs
 from fl_lightning.jobs.jobs import Job
-from fl_lightning.output import forgiving_output
+from fl_lightning.output import forgiving_output, replace_file
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
@@ -72,7 +72,7 @@ def serve(job: Job, answers: TextIO) -> None:
     """Make one run, with what it prints in a log file, and send what became of it."""
     log = Path(job.run_dir).parent / f"seed_{job.seed}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as file:
+    with replace_file(log) as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     try:

@@ -287,7 +287,7 @@ class FederatedLoop:
         draws outside of local training and evaluation depends on torch's own stream. What a module keeps outside its
         parameters and buffers is saved by its ``on_save_checkpoint``.
         """
-        position = {"round": self.round_index, "seed": self.seed}
+        position = {"round": self.round_index, "seed": self.seed, "stopped": self.should_stop}
         return position | snapshot.saved(self.state, self.module, self.round_index, dict(self._parts()))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -297,6 +297,7 @@ class FederatedLoop:
             ValueError: If it is of another kind of run.
         """
         self.round_index, self.state = snapshot.restored(state, self.state, self.module, dict(self._parts()))
+        self.should_stop = bool(state.get("stopped", False))
         self.engine.load(self.state)
         snapshot.load_module_state(self.module, self.round_index, state.get("module"))
 

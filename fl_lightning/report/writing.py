@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fl_lightning.figures.style import NotInstalledError
+from fl_lightning.output import write_durably
 from fl_lightning.report.comparison import Comparison
 from fl_lightning.report.figures import write_figures
 from fl_lightning.report.page import page
@@ -21,6 +22,9 @@ def write(comparison: Comparison, problems: Sequence[Problem], out: Path, figure
 
     What cannot be made without a package is left out, with a warning that says how to install it.
     """
+    for name in ("tables", "figures", "wandb"):
+        if (out / name).is_symlink():
+            raise ValueError(f"{out / name} is a link to {os.readlink(out / name)}: remove it, or give another --out")
     (out / "tables").mkdir(parents=True, exist_ok=True)
     files = []
     with _if_installed("page"):
@@ -46,7 +50,5 @@ def _if_installed(what: str) -> Iterator[None]:
 
 def _put(path: Path, text: str) -> Path:
     """Write a file so that nobody ever sees half of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    write_durably(path, text.encode())
     return path

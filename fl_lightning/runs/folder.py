@@ -2,16 +2,17 @@
 
 import json
 import os
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.output import write_durably
+from fl_lightning.output import half_written, write_durably
 from fl_lightning.runs import records
 from fl_lightning.runs.locking import FolderLock
 from fl_lightning.runs.records import CHECKPOINTS, CONFIG, LOGS, RunError
-from fl_lightning.runs.storage import checkpoints, is_checkpoint
+from fl_lightning.runs.storage import checkpoints, is_checkpoint, is_checkpoint_name
 
 if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
@@ -20,6 +21,8 @@ MARKER = ".fl_lightning.json"
 _FILES = (MARKER, CONFIG, records.METRICS, records.QUANTILES, records.EVERYBODY, *records.FINAL_FILES)
 _MOVING = ".replaced.tmp"
 _ASIDE = ".replaced"
+_HALF = re.compile(r"\.round_.*\.tmp")
+_DISK = ("lost+found", _ASIDE)  # what may lie beside checkpoints on a disk of their own
 _OUR_KEYS = {"loop", "model", "data", "fabric", "seed"}  # of a complete config
 
 
@@ -56,6 +59,9 @@ class RunFolder:
         except OSError as error:  # a finished run in an archive is still recognised as finished
             self._unwritable = OSError(error.errno, f"cannot write to {self.path}: {error.strerror}")
             return
+        for folder in (self.path, self.path / CHECKPOINTS):
+            for file in half_written(folder, lambda name: name in _FILES or is_checkpoint_name(name)):
+                file.unlink()
         self._recover()
 
     def prepare(self, config: str, identity: dict[str, object], anew: bool) -> None:
@@ -70,6 +76,7 @@ class RunFolder:
             raise self._unwritable
         if anew:
             self._set_aside()
+        _refuse_links_out(self.path)
         self._marker = {"saved": not anew, **identity}
         self._write_marker()
         write_durably(self.path / CONFIG, config.encode())
@@ -85,7 +92,9 @@ class RunFolder:
 
     def close(self) -> bool:
         """Let go of the folder; return whether an earlier run was put back."""
-        put_back, self._replaces = self._replaces, False
+        # With a checkpoint, the new run is the one to resume, though it failed: the next claim drops the earlier one.
+        put_back = self._replaces and not checkpoints(self.path / CHECKPOINTS)
+        self._replaces = False
         if put_back:
             with suppress(OSError):  # then the next run in this folder does it
                 self._put_back()
@@ -107,14 +116,14 @@ class RunFolder:
 
     def _recover(self) -> None:
         """Finish what a killed process began."""
-        if (self.path / _MOVING).is_dir():
+        if _is_folder(self.path / _MOVING):
             self._move_back()
-        elif (self.path / _ASIDE).is_dir():
+        elif _is_folder(self.path / _ASIDE):
             if checkpoints(self.path / CHECKPOINTS):
                 self._drop()
             else:
                 self._put_back()
-        elif (self.path / CHECKPOINTS / _ASIDE).is_dir() and not checkpoints(self.path / CHECKPOINTS):
+        elif _is_folder(self.path / CHECKPOINTS / _ASIDE) and not checkpoints(self.path / CHECKPOINTS):
             self._move_back()  # their disk was away when the rest was put back
 
     def _set_aside(self) -> None:
@@ -144,14 +153,22 @@ class RunFolder:
 
     def _move_back(self) -> None:
         for home, aside in ((self.path, _MOVING), (self.path / CHECKPOINTS, _ASIDE)):
-            if (home / aside).is_dir():
-                for entry in (home / aside).iterdir():
+            if _is_folder(home / aside):
+                for entry in filter(lambda entry: _is_our_name(entry.name), (home / aside).iterdir()):
                     entry.rename(home / entry.name)
                 (home / aside).rmdir()
 
     def _drop(self) -> None:
         shutil.rmtree(self.path / CHECKPOINTS / _ASIDE, ignore_errors=True)
         shutil.rmtree(self.path / _ASIDE, ignore_errors=True)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _is_our_name(name: str) -> bool:
+    return name in _FILES or name in LOGS or is_checkpoint_name(name)
 
 
 def _remove(path: Path) -> None:
@@ -171,7 +188,16 @@ def refuse_foreign(run_dir: Path) -> None:
             f"{run_dir} has {', '.join(taken)}, but not from a run of fl_lightning: "
             "give another --run_dir, or move these files away"
         )
+    for aside in (run_dir / _MOVING, run_dir / _ASIDE, run_dir / CHECKPOINTS / _ASIDE):
+        if os.path.lexists(aside) and not (_is_folder(aside) and all(map(_is_our_name, os.listdir(aside)))):
+            raise RunError(f"{aside} is not a folder in which a run sets an earlier one aside: move it away")
     link = run_dir / CHECKPOINTS
+    others = [name for name in os.listdir(link) if not _belongs_to_checkpoints(name)] if link.is_dir() else []
+    if link.is_symlink() and others:
+        raise RunError(
+            f"{link} is a link to {os.readlink(link)}, which holds {others[0]!r} and is not for checkpoints alone: "
+            "let it point to a folder of its own"
+        )
     if link.is_symlink() and not link.exists():
         raise RunError(
             f"{link} is a link to {os.readlink(link)}, which is not there: bring it back (is the disk mounted?), "
@@ -179,8 +205,20 @@ def refuse_foreign(run_dir: Path) -> None:
         )
 
 
+def _belongs_to_checkpoints(name: str) -> bool:
+    return is_checkpoint_name(name) or name in _DISK or bool(_HALF.fullmatch(name))
+
+
+def _refuse_links_out(run_dir: Path) -> None:
+    """Raise RunError if a logger would write through a link to somewhere else."""
+    for folder in (run_dir / name for name in LOGS):
+        for path in (folder, *folder.rglob("*")):
+            if path.is_symlink() and (path == folder or not path.resolve().is_relative_to(folder.resolve())):
+                raise RunError(f"{path} is a link to {os.readlink(path)}, outside of {folder}: remove it")
+
+
 def _is_ours(run_dir: Path) -> bool:
-    if marker(run_dir) or (run_dir / _MOVING).is_dir() or (run_dir / _ASIDE).is_dir():
+    if marker(run_dir) or _is_folder(run_dir / _MOVING) or _is_folder(run_dir / _ASIDE):
         return True
     with suppress(OSError, ValueError):
         if records.read_config(run_dir).keys() >= _OUR_KEYS:

@@ -1,8 +1,10 @@
 """A lock on a folder that the system releases however the process ends."""
 
+import errno
 import json
 import os
 import socket
+import stat
 import time
 import weakref
 from pathlib import Path
@@ -57,6 +59,9 @@ class FolderLock:
             except OSError:  # a file system without locks: nothing can be promised there
                 os.close(handle)
                 return
+            if _is_shared(handle):
+                os.close(handle)
+                raise OSError(errno.EINVAL, f"{self.path} is not a plain file of its own")
             if _is_at(handle, self.path):
                 self._handle = handle
             else:
@@ -106,6 +111,12 @@ def _is_at(handle: int, path: Path) -> bool:
         return False
     here = os.fstat(handle)
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _is_shared(handle: int) -> bool:
+    """Whether a file is also known by another name, or is a pipe or device: to empty it would change something else."""
+    status = os.fstat(handle)
+    return status.st_nlink > 1 or not stat.S_ISREG(status.st_mode)
 
 
 def _holder(handle: int) -> str:

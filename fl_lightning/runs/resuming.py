@@ -120,6 +120,8 @@ def _continuation(checkpoint: Checkpoint, rounds: int, notes: list[str], resume:
     if number > rounds:
         raise RunError(f"--resume {resume}: the checkpoint is of round {number}, but loop.rounds={rounds}")
     notes = [*notes, f"continuing after round {number} of {rounds}"]
+    if finished:  # it is prolonged, though somebody had ended it
+        state = {**state, "stopped": False}
     return Beginning(checkpoint=state, stored=checkpoint, notes=notes)
 
 

@@ -13,7 +13,7 @@ from fl_lightning.output import write_durably
 FORMAT = 2  # rises whenever an older program could not read what a newer one writes
 _HEADER = re.compile(rb"fl_lightning checkpoint (\d{1,4}) ([0-9a-f]{64}) (\d{1,18})\n")
 _HEADER_ROOM = 128
-_NAME = re.compile(r"round_(\d+)\.ckpt")
+_NAME = re.compile(r"round_(\d{1,18})\.ckpt", re.ASCII)
 
 Checkpoint = dict[str, Any]  # tensors, numbers, strings and containers of them; who wrote a part of it knows its kind
 
@@ -34,7 +34,12 @@ def checkpoint_name(round_index: int) -> str:
 def checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """Return the checkpoints in a folder with their rounds, oldest first."""
     found = ((_NAME.fullmatch(path.name), path) for path in folder.glob("round_*.ckpt"))
-    return sorted((int(match[1]), path) for match, path in found if match)
+    return sorted((int(match[1]), path) for match, path in found if match and path.is_file())
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Whether a file of this name would be a checkpoint."""
+    return _NAME.fullmatch(name) is not None
 
 
 def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RunRecorder, WandbMetrics, wandb_media
+from fl_lightning.callbacks.wandb import refuse_workspace_settings
 from systems import gaussian_federation, linear_module, small_loop
 
 
@@ -156,3 +157,29 @@ def test_nothing_is_said_about_a_setting_that_nobody_made(tmp_path, capfd):
     metrics._close({})
     assert list(tmp_path.glob("wandb/offline-run-*"))
     assert "anonymous" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("folder", ["wandb", ".wandb"])
+@pytest.mark.parametrize(
+    "line", ["base_url = http://127.0.0.1:9", "https_proxy = http://127.0.0.1:9", "x_disable_ssl = true", "no equals"]
+)
+def test_settings_of_the_working_folder_send_the_key_nowhere(tmp_path, monkeypatch, folder, line):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "settings").write_text(f"[default]\nproject = mine\n{line}\n")
+    loop = small_loop(rounds=1, callbacks=[ComputationTime(), WandbMetrics(save_dir=str(tmp_path / "run"))])
+    with pytest.raises(ValueError, match="your key to a stranger"):
+        loop.run(linear_module(), gaussian_federation())
+
+
+def test_settings_of_the_working_folder_may_name_project_and_own_address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "settings").write_text(
+        "[default]\nproject = mine\nentity = me\nbase_url = https://wandb.example.org\n"
+    )
+    refuse_workspace_settings()

@@ -40,7 +40,6 @@ def test_a_run_has_one_of_each_and_the_checkpoint_last(tmp_path):
         ("ComputationTime", {"seconds_per_step": 3.0}, "seconds_per_step"),
         ("RoundProgress", {"monitor": "test_loss"}, "monitor"),
         ("WandbMetrics", {"project": "mine"}, "project"),
-        ("TensorBoardMetrics", {"save_dir": "elsewhere"}, "save_dir"),
     ],
 )
 def test_a_callback_of_the_config_takes_the_place_of_the_default(tmp_path, name, values, attribute):
@@ -50,6 +49,22 @@ def test_a_callback_of_the_config_takes_the_place_of_the_default(tmp_path, name,
     assert isinstance(callbacks[-1], RoundCheckpoint)
     (mine,) = (each for each in callbacks if type(each).__name__ == name)
     assert getattr(mine, attribute) == values[attribute]
+
+
+@pytest.mark.parametrize("name", ["WandbMetrics", "TensorBoardMetrics"])
+def test_a_logger_of_the_config_writes_into_the_runs_folder_alone(tmp_path, name):
+    inside = str(tmp_path / "run" / "log")
+    (mine,) = (each for each in built(tmp_path, (name, {"save_dir": inside})) if type(each).__name__ == name)
+    assert mine.save_dir == inside
+    (tmp_path / "link").symlink_to(tmp_path)
+    for outside in (str(tmp_path), str(tmp_path / "run" / ".." / "other"), str(tmp_path / "link"), "~/.config"):
+        with pytest.raises(configs.ConfigError, match="folder in there"):
+            built(tmp_path, (name, {"save_dir": outside}))
+
+
+def test_wandb_without_a_folder_gets_that_of_the_run(tmp_path):
+    (mine,) = (each for each in built(tmp_path, ("WandbMetrics", {})) if isinstance(each, WandbMetrics))
+    assert mine.save_dir == str(tmp_path / "run")
 
 
 def test_a_recorder_of_the_config_is_told_what_it_leaves_open(tmp_path):

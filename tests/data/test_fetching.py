@@ -93,22 +93,57 @@ def test_verify_names_file_got_and_wanted(tmp_path):
         verify(tmp_path / "none", "md5", MD5)
 
 
-@pytest.mark.parametrize("name", ["../evil", "package/../../evil"])
-def test_archive_that_writes_outside_is_refused(tmp_path, name):
-    make_tar(tmp_path / "a.tgz", {name: b"x"})
-    (tmp_path / "inner").mkdir()
-    with pytest.raises(ValueError, match="outside"):
-        unpack(tmp_path / "a.tgz", tmp_path / "inner")
-    assert not (tmp_path / "evil").exists()
+def sha256(path):
+    return "sha256", hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_archive_with_a_link_outside_is_refused(tmp_path):
-    with tarfile.open(tmp_path / "a.tgz", "w:gz") as tar:
-        info = tarfile.TarInfo("link")
-        info.type, info.linkname = tarfile.SYMTYPE, "../../secret"
-        tar.addfile(info)
-    with pytest.raises(ValueError, match="outside"):
-        unpack(tmp_path / "a.tgz", tmp_path / "inner")
+def add_link(tar, name, target, kind=tarfile.SYMTYPE):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    tar.addfile(info)
+
+
+def add_file(tar, name, content):
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    tar.addfile(info, io.BytesIO(content))
+
+
+def make_hostile_tar(path, victim):
+    """Write to a file elsewhere in four ways, one of them past tarfile's own filter (CVE-2025-4517)."""
+    with tarfile.open(path, "w:gz") as tar:
+        add_file(tar, "../evil", b"evil")
+        add_link(tar, "package/data", str(victim.parent))
+        add_file(tar, f"package/data/{victim.name}", b"evil")
+        long, inner, steps = "d" * 247, "", "abcdefghijklmnop"
+        for step in steps:  # until the resolved path is longer than what realpath resolves
+            folder = tarfile.TarInfo(os.path.join(inner, long))
+            folder.type = tarfile.DIRTYPE
+            tar.addfile(folder)
+            add_link(tar, os.path.join(inner, step), long)
+            inner = os.path.join(inner, long)
+        deep = os.path.join("/".join(steps), "l" * 254)
+        add_link(tar, deep, "../" * len(steps))
+        add_link(tar, "escape", f"{deep}/../{victim.parent.name}")
+        add_link(tar, "hard", f"escape/{victim.name}", tarfile.LNKTYPE)
+        add_file(tar, "hard", b"evil")
+
+
+def test_hostile_archive_writes_nothing_and_is_not_even_opened(tmp_path):
+    victim = tmp_path / "home" / ".bashrc"
+    inner = tmp_path / "inner"
+    for folder in (victim.parent, inner):
+        folder.mkdir()
+    victim.write_text("mine")
+    make_hostile_tar(tmp_path / "a.tgz", victim)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match=r"a\.tgz is damaged or not the right file"):
+        unpack(tmp_path / "a.tgz", inner, ["package/data/x"], ("sha256", "0" * 64))
+    for name in ("hard", "escape", "package/data", "package/data/.bashrc", "../evil"):
+        with pytest.raises(ValueError, match="as a plain file"):  # even if its checksum were the right one
+            unpack(tmp_path / "a.tgz", inner, ["absent", name], sha256(tmp_path / "a.tgz"))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert victim.read_text() == "mine"
 
 
 def test_cut_archive_is_refused(tmp_path):
@@ -116,7 +151,16 @@ def test_cut_archive_is_refused(tmp_path):
     data = (tmp_path / "a.tgz").read_bytes()
     (tmp_path / "a.tgz").write_bytes(data[: len(data) // 2])
     with pytest.raises(ValueError, match="cannot be unpacked"):
-        unpack(tmp_path / "a.tgz", tmp_path / "inner")
+        unpack(tmp_path / "a.tgz", tmp_path / "inner", ["file"], sha256(tmp_path / "a.tgz"))
+
+
+def test_lock_that_is_a_link_is_refused_and_what_it_points_to_is_kept(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / ".fetch.lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="cannot write to the data folder"), workspace(tmp_path / "root"):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="uses a shell script")
@@ -125,14 +169,14 @@ def test_npm_pack_returns_the_packed_file(tmp_path, monkeypatch):
     script = f'[ "$1 $2" = "pack some@1.0.0" ] && cp {tmp_path}/some-1.0.0.tgz .'
     monkeypatch.setenv("PATH", fake_npm(tmp_path / "bin", script))
     (tmp_path / "work").mkdir()
-    packed = npm_pack(NpmPackage("some", "1.0.0", 100), tmp_path / "work")
-    unpack(packed, tmp_path / "work")
+    packed = npm_pack(NpmPackage("some", "1.0.0", 100, ""), tmp_path / "work")
+    unpack(packed, tmp_path / "work", ["package/file"], sha256(packed))
     assert (tmp_path / "work" / "package" / "file").read_bytes() == b"content"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="uses a shell script")
 def test_npm_that_fails_or_is_absent(tmp_path, monkeypatch):
-    package = NpmPackage("some", "1.0.0", 100)
+    package = NpmPackage("some", "1.0.0", 100, "")
     monkeypatch.setenv("PATH", fake_npm(tmp_path / "bin", "exit 3"))
     with pytest.raises(FetchError, match=r"some@1.0.0 failed \(exit code 3\)"):
         npm_pack(package, tmp_path)

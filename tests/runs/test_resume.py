@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning.callbacks import RoundCheckpoint, RunRecorder
+from fl_lightning import output
+from fl_lightning.callbacks import RoundCheckpoint, RunRecorder, StopAtTarget
 from fl_lightning.cli.main import main
 from fl_lightning.config import compose as configs
 from fl_lightning.config.building import Outcome
@@ -247,3 +248,56 @@ def test_signals_finish_the_round_save_and_say_how_to_go_on(number, code, tmp_pa
 
 def test_what_is_compared_tells_zeros_apart():
     assert plain(torch.tensor([0.0])) != plain(torch.tensor([-0.0]))
+
+
+class _Killed(BaseException):
+    """Like a SIGKILL, nobody catches it."""
+
+
+class _KillAtTheEnd:
+    def on_federation_end(self, loop):
+        raise _Killed
+
+
+def test_a_run_that_stopped_at_its_target_and_was_killed_before_its_summary_trains_no_further(tmp_path):
+    def make(folder, *callbacks):
+        run = make_run("toy_fedavg", tmp_path / folder, 6)
+        run.loop.callbacks[3:3] = [*callbacks]
+        run.loop.callbacks[-1:-1] = [StopAtTarget(1e9, monitor="distance", mode="min")]
+        return run
+
+    whole = make("whole")
+    whole.execute("auto")
+    assert whole.loop.round_index == 1
+    with pytest.raises(_Killed):
+        make("killed", _KillAtTheEnd()).execute("auto")
+    assert not (tmp_path / "killed" / "summary.json").exists()
+    again = make("killed")
+    again.execute("auto")
+    assert again.loop.round_index == 1
+    assert content_of(tmp_path / "killed") == content_of(tmp_path / "whole")
+    longer = make("killed")
+    longer.execute(str(tmp_path / "killed"))
+    assert longer.loop.round_index == 2  # prolonged on purpose
+
+
+def test_a_full_disk_and_then_a_failing_sync_leave_a_run_that_can_be_resumed(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    sync = output.sync_folder
+    first = make_run("toy_fedavg", tmp_path / "run", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr("fl_lightning.callbacks.checkpoint.write_checkpoint", full)
+        with pytest.raises(OSError, match="No space"):
+            first.execute("auto")
+    second = make_run("toy_fedavg", tmp_path / "run", 4, "--checkpoint.every_n_rounds=2")
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "sync_folder", lambda folder: full() if folder.name == "checkpoints" else sync(folder))
+        with pytest.raises(OSError, match="cannot write"):
+            second.execute("auto")
+    for _ in range(2):
+        make_run("toy_fedavg", tmp_path / "run", 4).execute("auto")
+    make_run("toy_fedavg", tmp_path / "whole", 4).execute("auto")
+    assert content_of(tmp_path / "run") == content_of(tmp_path / "whole")
+    assert not (tmp_path / "run" / ".replaced").exists()
