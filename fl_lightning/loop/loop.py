@@ -269,9 +269,9 @@ class FederatedLoop:
         stages: list[Callable[[Received], Received]] = []
         if self.engine.is_elsewhere:
             stages.append(self._reported)
-        stages.append(lambda received: faults(received, self.state))
+        stages.append(lambda received: faults(received, self.state, uploads.private))
         if uploads:
-            stages.append(lambda each: replace(each, updates=uploads(each.updates, each.plan, self.seed)))
+            stages.append(lambda each: replace(each, updates=uploads(each.updates, each.arrived_plan, self.seed)))
         return stages
 
     def _reported(self, received: Received) -> Received:

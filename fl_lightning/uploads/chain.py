@@ -30,6 +30,11 @@ class Uploads:
     def __bool__(self) -> bool:
         return bool(self.steps)
 
+    @property
+    def private(self) -> bool:
+        """Whether a step bounds and counts what the run says about a client."""
+        return any(step.traits.private for step in self.steps)
+
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for memory."""
         for step in self.steps:

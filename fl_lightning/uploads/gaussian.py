@@ -22,7 +22,7 @@ from fl_lightning.types import IntVector, RoundPlan, RoundResult, Updates, Vecto
 from fl_lightning.uploads.accounting import Accountant, accounting_library, noise_for, round_divergences, thinned
 from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.clipping import Clip
-from fl_lightning.uploads.hidden import check_unprotected
+from fl_lightning.uploads.hidden import check_neighbours, check_unprotected
 
 if TYPE_CHECKING:
     from fl_lightning.planning import Planner
@@ -96,7 +96,7 @@ class GaussianMechanism(Upload):
     @property
     @override
     def traits(self) -> UploadTraits:
-        return UploadTraits(hides_updates=self.place == "server")
+        return UploadTraits(hides_updates=self.place == "server", private=True)
 
     @override
     def start(self, planner: "Planner", num_buffers: int) -> None:
@@ -106,10 +106,7 @@ class GaussianMechanism(Upload):
         check_unprotected(algorithm.sampling, num_buffers, name)
         if planner.system.clock.take_first is not None:
             raise ValueError(f"{name} has no bound where others decide who is in time: leave out loop.clock.take_first")
-        later = algorithm.uploads.steps[algorithm.uploads.steps.index(self) + 1 :]
-        for step in later:
-            if not step.traits.hides_updates:
-                raise ValueError(f"{type(step).__name__} changes updates after {name} bounded them: put it before it")
+        check_neighbours(algorithm.uploads.steps, self)
         if self.place == "distributed":
             self._num_shares = least_arrivals(algorithm.aggregator)
         self.begin(drawing_of(algorithm.sampling), self._forecast(planner))
