@@ -20,7 +20,17 @@ from fl_lightning.loop.results import MONITOR, Mode, averaged_name
 from fl_lightning.output import write_durably
 from fl_lightning.parts.memory import Remembers, encode
 from fl_lightning.runs.identity import installed_versions
-from fl_lightning.runs.records import CLIENTS, EVERYBODY, FINAL_FILES, METRICS, MODEL, QUANTILES, read_rounds
+from fl_lightning.runs.noise_key import kept_key
+from fl_lightning.runs.records import (
+    CLIENTS,
+    EVERYBODY,
+    FINAL_FILES,
+    METRICS,
+    MODEL,
+    NOISE_KEY,
+    QUANTILES,
+    read_rounds,
+)
 from fl_lightning.types import RoundResult
 
 COLUMNS = (
@@ -92,6 +102,11 @@ class RunRecorder(Remembers, RoundCallback):
             return
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self._metrics.start(loop.round_index)
+        noise = loop.algorithm.uploads.noise
+        if noise is None or not noise.is_secret:
+            (self.run_dir / NOISE_KEY).unlink(missing_ok=True)
+        else:
+            noise.key = kept_key(self.run_dir / NOISE_KEY, noise.key, resumed=loop.round_index > 0)
         for name in (*reversed(FINAL_FILES), QUANTILES, EVERYBODY):  # of a run that was here before
             (self.run_dir / name).unlink(missing_ok=True)
 
@@ -159,6 +174,7 @@ class RunRecorder(Remembers, RoundCallback):
         return {
             **summarise(rows, self.target_accuracy, loop.monitor, loop.mode),
             **{name: rows[-1][name] for name in ("epsilon", "delta") if rows and name in rows[-1]},
+            **self._noise(loop),
             **self.labels,
             "seed": loop.seed,
             **self._rejections(),
@@ -167,6 +183,11 @@ class RunRecorder(Remembers, RoundCallback):
             "device": str(loop.fabric.device),
             "seconds": round(self._elapsed(), 3),
         }
+
+    def _noise(self, loop: FederatedLoop) -> dict[str, str]:
+        """Return whether somebody could recompute the noise of a private run."""
+        noise = loop.algorithm.uploads.noise
+        return {} if noise is None else {"noise_key": "secret" if noise.is_secret else "fixed: can be recomputed"}
 
     def _rejections(self) -> dict[str, object]:
         """Return how many updates were thrown away, in total and of which clients."""

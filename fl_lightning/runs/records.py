@@ -23,6 +23,7 @@ MODEL = "model.ckpt"
 LAST_MODEL = "model_last.ckpt"
 SUMMARY = "summary.json"
 FINAL_FILES = (CLIENTS, LAST_MODEL, MODEL, SUMMARY)  # in the order of writing: with the last, a run is finished
+NOISE_KEY = "noise.key"  # of a private run; only its owner can read it
 CHECKPOINTS = "checkpoints"  # a folder
 LOGS = ("wandb", "tensorboard")  # folders
 
@@ -55,6 +56,7 @@ class Summary:
     rounds_to_target: int | None = None
     per_class_accuracy: tuple[float, ...] = ()
     epsilon: float | None = None  # of a private run
+    noise_key: str | None = None  # of a private run: "secret", or that the noise can be recomputed
     rejected_updates: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     seconds: float | None = None
@@ -88,6 +90,7 @@ class Summary:
             rounds_to_target=_field(content, "rounds_to_target", int),
             per_class_accuracy=tuple(classes),
             epsilon=_field(content, "epsilon", int, float),
+            noise_key=_field(content, "noise_key", str),
             rejected_updates=_field(content, "rejected_updates", int) or 0,
             versions=_field(content, "versions", dict) or {},
             seconds=_field(content, "seconds", int, float),

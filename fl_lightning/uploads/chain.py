@@ -9,6 +9,7 @@ import torch
 from fl_lightning.parts.memory import start_anew
 from fl_lightning.types import Profiles, RoundPlan, Updates, Vector
 from fl_lightning.uploads.base import Upload
+from fl_lightning.uploads.noise import Noise
 
 if TYPE_CHECKING:
     from fl_lightning.planning import Planner
@@ -33,7 +34,12 @@ class Uploads:
     @property
     def private(self) -> bool:
         """Whether a step bounds and counts what the run says about a client."""
-        return any(step.traits.private for step in self.steps)
+        return self.noise is not None
+
+    @property
+    def noise(self) -> Noise | None:
+        """Where the noise of the private step comes from; None where nothing is private."""
+        return next((step.noise for step in self.steps if step.traits.private), None)
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for memory."""

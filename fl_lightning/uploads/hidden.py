@@ -66,9 +66,7 @@ def check_neighbours(steps: Sequence[Upload], private: Upload) -> None:
     for number, step in enumerate(steps):
         traits, other = step.traits, type(step).__name__
         if step is not private and traits.private:
-            raise ValueError(
-                f"uploads has more than one private step, of which each counts for itself: keep one {name}"
-            )
+            raise ValueError(f"uploads has more than one private step, and each counts for itself: keep one {name}")
         if number < place and traits.hides_updates:
             raise ValueError(f"{other} sends sums, of which {name} can bound no part: put it after {name}")
         if number < place and not traits.separate:
