@@ -280,3 +280,4 @@ class RoundResult:
     faults: tuple[Fault, ...] = ()  # updates that were rejected; their clients count as lost
     costs: RoundCosts | None = None  # by the loop's clock
     client_metrics: dict[str, Vector] = field(default_factory=dict)  # of each client's own evaluation, (M,) each
+    uncovered: dict[str, float] = field(default_factory=dict)  # of a private run: numbers that its epsilon leaves out

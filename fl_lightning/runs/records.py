@@ -23,6 +23,8 @@ MODEL = "model.ckpt"
 LAST_MODEL = "model_last.ckpt"
 SUMMARY = "summary.json"
 FINAL_FILES = (CLIENTS, LAST_MODEL, MODEL, SUMMARY)  # in the order of writing: with the last, a run is finished
+UNCOVERED = "not_covered.csv"  # of a private run: what its epsilon leaves out, where that is kept
+UNCOVERED_CLIENTS = "not_covered_clients.csv"
 NOISE_KEY = "noise.key"  # of a private run; only its owner can read it
 CHECKPOINTS = "checkpoints"  # a folder
 LOGS = ("wandb", "tensorboard")  # folders
@@ -206,6 +208,8 @@ def read_metrics(folder: Path) -> Table:
         raise ValueError(f"{METRICS} holds a test_accuracy that is not between 0 and 1")
     for name in ("local_steps", "computation_time"):
         values = metrics.get(name)
+        if values is not None and "epsilon" in metrics and np.isnan(values).all():
+            continue  # a private run does not say who was drawn
         if values is None:
             raise ValueError(f"{METRICS} has no column {name}")
         if not ((values >= 0) & (values < _LARGEST)).all() or (np.diff(values) < 0).any():

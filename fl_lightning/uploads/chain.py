@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from fl_lightning.parts.memory import start_anew
+from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.types import Profiles, RoundPlan, Updates, Vector
 from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.noise import Noise
@@ -35,6 +36,12 @@ class Uploads:
     def private(self) -> bool:
         """Whether a step bounds and counts what the run says about a client."""
         return self.noise is not None
+
+    @property
+    def secret(self) -> UploadTraits | None:
+        """The traits of a private step whose noise nobody can recompute; None where there is none to keep secret."""
+        found = (step.traits for step in self.steps if step.noise is not None and step.noise.is_secret)
+        return next(found, None)
 
     @property
     def noise(self) -> Noise | None:

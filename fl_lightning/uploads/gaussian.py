@@ -61,6 +61,9 @@ class GaussianMechanism(Upload):
             default, but at least 3.
         key: A number in place of the secret key, so that a study can be repeated. Then whoever knows it can recompute
             the noise and take it off: nothing is private, and the summary says so.
+        keep_uncovered: Also write what epsilon does not cover (training losses, counts of draws, clip factors, metrics
+            of single clients), to ``not_covered.csv`` and ``not_covered_clients.csv``, which only their owner can read.
+            Whoever sees these files learns more about a client than epsilon says.
     """
 
     memory = ("clip", "multiplier", "account")
@@ -74,6 +77,7 @@ class GaussianMechanism(Upload):
         place: Place = "server",
         count_noise: float | None = None,
         key: int | None = None,
+        keep_uncovered: bool = False,
     ) -> None:
         one_of("place", place, Place)
         if (epsilon is None) == (noise_multiplier is None):
@@ -89,6 +93,7 @@ class GaussianMechanism(Upload):
         self.multiplier, self.count_noise = noise_multiplier, count_noise
         self.account = Accountant(_default_delta(2) if delta is None else delta)
         self.noise: Noise = Noise(key)
+        self.keep_uncovered = keep_uncovered
         self._drawing: Any = None
         self._num_shares = 1  # that make the whole noise, where it is distributed
         self._known: tuple[Any, Vector] = (None, np.empty(0))  # the last round that was accounted for
@@ -101,7 +106,11 @@ class GaussianMechanism(Upload):
     @property
     @override
     def traits(self) -> UploadTraits:
-        return UploadTraits(hides_updates=self.place == "server", private=True)
+        at_server = self.place == "server"
+        secret_draws = at_server and bool(self._drawing is None or self._drawing.independent)
+        return UploadTraits(
+            hides_updates=at_server, private=True, secret_draws=secret_draws, keeps_uncovered=self.keep_uncovered
+        )
 
     @override
     def start(self, planner: "Planner", num_buffers: int) -> None:
