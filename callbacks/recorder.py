@@ -15,13 +15,23 @@ from typing_extensions import override
 from fl_lightning.callbacks.base import RoundCallback
 from fl_lightning.callbacks.client_table import write_client_table
 from fl_lightning.callbacks.metrics_file import MetricsFile
+from fl_lightning.callbacks.uncovered import Uncovered, without_uncovered
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode, averaged_name
 from fl_lightning.output import write_durably
 from fl_lightning.parts.memory import Remembers, encode
 from fl_lightning.runs.identity import installed_versions
-from fl_lightning.runs.records import CLIENTS, EVERYBODY, FINAL_FILES, METRICS, MODEL, QUANTILES, read_rounds
-from fl_lightning.types import RoundResult
+from fl_lightning.runs.records import (
+    CLIENTS,
+    EVERYBODY,
+    FINAL_FILES,
+    METRICS,
+    MODEL,
+    QUANTILES,
+    read_rounds,
+)
+from fl_lightning.types import RoundPlan, RoundResult, Vector
+from fl_lightning.uploads.released import unmeasured
 
 COLUMNS = (
     "round",
@@ -73,6 +83,7 @@ class RunRecorder(Remembers, RoundCallback):
         self.run_dir = Path(run_dir)
         self.target_accuracy, self.labels = target_accuracy, labels or {}
         self._metrics = MetricsFile(self.run_dir / METRICS, COLUMNS)
+        self._uncovered = Uncovered(self.run_dir)
         self.class_accuracy: list[float] = []  # when last evaluated; empty where there are no classes
         self._clients: dict[str, torch.Tensor] = {}
         self._evaluations: dict[str, torch.Tensor] = {}  # the last of each client, by the metric's name
@@ -92,6 +103,7 @@ class RunRecorder(Remembers, RoundCallback):
             return
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self._metrics.start(loop.round_index)
+        self._uncovered.start(loop)
         for name in (*reversed(FINAL_FILES), QUANTILES, EVERYBODY):  # of a run that was here before
             (self.run_dir / name).unlink(missing_ok=True)
 
@@ -110,7 +122,7 @@ class RunRecorder(Remembers, RoundCallback):
             ("expected_draws", plan.cohort.probabilities * plan.cohort.num_draws),
             ("draws", plan.cohort.counts),
             ("deliveries", result.delivered),
-            ("effective_weight", plan.effective_weights),
+            ("effective_weight", _objective(loop, plan)),
             ("num_steps", plan.profiles.num_steps),
             ("failure_rate", plan.profiles.failure_rates),
             ("rejected", rejected),
@@ -122,6 +134,7 @@ class RunRecorder(Remembers, RoundCallback):
         if loop.fabric.global_rank:
             return
         self._metrics.append(result.metrics)
+        self._uncovered.append(loop, result)
 
     def on_federation_save(self, loop: FederatedLoop) -> None:
         """Make sure that no checkpoint is ever ahead of the metrics."""
@@ -148,7 +161,7 @@ class RunRecorder(Remembers, RoundCallback):
             module: The final model.
         """
         if name == CLIENTS:
-            write_client_table(self.run_dir / name, self.client_columns(num_rounds))
+            write_client_table(self.run_dir / name, self._uncovered.split(loop, self.client_columns(num_rounds)))
         elif name.startswith("model"):
             save_weights(module, self.run_dir / name)
         else:
@@ -156,9 +169,10 @@ class RunRecorder(Remembers, RoundCallback):
 
     def _summary(self, loop: FederatedLoop) -> dict[str, object]:
         rows = read_rounds(self.path)
-        return {
+        summary = {
             **summarise(rows, self.target_accuracy, loop.monitor, loop.mode),
             **{name: rows[-1][name] for name in ("epsilon", "delta") if rows and name in rows[-1]},
+            **self._noise(loop),
             **self.labels,
             "seed": loop.seed,
             **self._rejections(),
@@ -167,6 +181,12 @@ class RunRecorder(Remembers, RoundCallback):
             "device": str(loop.fabric.device),
             "seconds": round(self._elapsed(), 3),
         }
+        return without_uncovered(loop, summary)
+
+    def _noise(self, loop: FederatedLoop) -> dict[str, str]:
+        """Return whether somebody could recompute the noise of a private run."""
+        noise = loop.algorithm.uploads.noise
+        return {} if noise is None else {"noise_key": "secret" if noise.is_secret else "fixed: can be recomputed"}
 
     def _rejections(self) -> dict[str, object]:
         """Return how many updates were thrown away, in total and of which clients."""
@@ -193,6 +213,12 @@ class RunRecorder(Remembers, RoundCallback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._began = time.perf_counter()
+
+
+def _objective(loop: FederatedLoop, plan: RoundPlan) -> Vector:
+    """Return Omega of a round; in a private run the expected one, for measured factors are those of single clients."""
+    private = loop.algorithm.uploads.secret is not None
+    return (unmeasured(plan) if private else plan).effective_weights
 
 
 def summarise(

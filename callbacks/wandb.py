@@ -92,6 +92,11 @@ class WandbMetrics(Remembers, Callback):
 
     def on_federation_start(self, loop: FederatedLoop) -> None:
         """Open the run."""
+        if self.log_model == "checkpoint" and loop.algorithm.uploads.secret is not None:
+            raise ValueError(
+                "log_model='checkpoint' would send what the epsilon of a private run does not cover: use 'end', which "
+                "sends the final model alone"
+            )
         self._monitor = (loop.monitor, loop.mode)
         if not loop.fabric.global_rank:
             self._start()

@@ -37,9 +37,12 @@ def media(loop: FederatedLoop, pictures: bool) -> dict[str, object]:
     if recorder is None:
         return {}
     accuracy, clients = recorder.class_accuracy, recorder.client_columns(loop.round_index)
-    found: dict[str, object] = {"clients": _table({"client": range(len(clients["weight"])), **clients})}
+    found: dict[str, object] = {}
     if accuracy:
         found["accuracy_of_classes"] = _table({"class": range(len(accuracy)), "accuracy": accuracy})
+    if loop.algorithm.uploads.secret is not None:
+        return found  # who holds what, and how each client took part, is what a private run does not say
+    found["clients"] = _table({"client": range(len(clients["weight"])), **clients})
     counts = _label_counts(loop, len(accuracy))
     if counts is not None:
         client, label = np.nonzero(counts)

@@ -98,7 +98,7 @@ class Planner:
             conditions: T and q; those of the schedule by default.
             probe: Answers a sampler's questions to the clients; needed only by samplers that ask.
         """
-        rng = generator(self.seed, Purpose.SAMPLING, index)
+        rng = self._draws(index)
         profiles = self.profiles(self.conditions(index) if conditions is None else conditions, self.base_rate(index))
         profiles = self._arranged(profiles, index)
         self.algorithm.sampling.ask(profiles, probe, rng)
@@ -148,7 +148,13 @@ class Planner:
         if self._schedule.learns or sampling.traits.asynchronous or not sampling.traits.is_fixed:
             return np.empty(0, dtype=np.int64)
         expected = sampling.expected_cohort(self.profiles(self.conditions(index), self.base_rate(index)))
-        return sampling.configure_cohort(expected, generator(self.seed, Purpose.SAMPLING, index)).clients
+        return sampling.configure_cohort(expected, self._draws(index)).clients
+
+    def _draws(self, index: int) -> np.random.Generator:
+        """Return the stream of a round's draws; in a private run it is secret, for privacy is amplified by that."""
+        noise = self.algorithm.uploads.noise
+        secret = None if noise is None else noise.draw_seed
+        return generator(self.seed if secret is None else secret, Purpose.SAMPLING, index)
 
     def base_rate(self, index: int) -> float:
         """Return the learning rate of a round before calibration."""

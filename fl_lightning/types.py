@@ -1,6 +1,6 @@
 """The records that the stages of a round hand on: frozen, one-way, columns instead of client objects."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -246,6 +246,15 @@ class Received:
     updates: Updates  # of the clients that trained
     faults: tuple[Fault, ...] = ()  # updates that were rejected; their clients count as lost
 
+    @property
+    def arrived_plan(self) -> RoundPlan:
+        """The plan with the draws that arrived of each client that sends something, where its draws have links each."""
+        drawn = self.plan.cohort.counts
+        counts = np.where(self.delivered > 0, self.delivered, drawn)
+        if np.array_equal(counts, drawn):
+            return self.plan
+        return replace(self.plan, cohort=replace(self.plan.cohort, counts=counts))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundCosts:
@@ -271,3 +280,4 @@ class RoundResult:
     faults: tuple[Fault, ...] = ()  # updates that were rejected; their clients count as lost
     costs: RoundCosts | None = None  # by the loop's clock
     client_metrics: dict[str, Vector] = field(default_factory=dict)  # of each client's own evaluation, (M,) each
+    uncovered: dict[str, float] = field(default_factory=dict)  # of a private run: numbers that its epsilon leaves out

@@ -11,12 +11,16 @@ ARGUMENTS = [
 ]
 
 
+FIXED_NOISE = {"dpfedacs": ["--loop.uploads.key", "0"]}
+
+
 def run_all(out: str, algorithms: list[str], extra: list[str]) -> int:
-    codes = [
-        main(["train", "--config", f"digits_{name}.yaml", "--run_dir", f"{out}/{name}", *ARGUMENTS, *extra])
-        for name in algorithms
-    ]
+    codes = [main(["train", *_options(name, f"{out}/{name}"), *extra]) for name in algorithms]
     return max(codes)
+
+
+def _options(name: str, folder: str) -> list[str]:
+    return ["--config", f"digits_{name}.yaml", "--run_dir", folder, *ARGUMENTS, *FIXED_NOISE.get(name, [])]
 
 
 if __name__ == "__main__":

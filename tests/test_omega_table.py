@@ -149,7 +149,7 @@ def scaled_by_clients(w, q, a, gain):
 
 
 def private(norm: float, noise_multiplier: float) -> list[Upload]:
-    step = GaussianMechanism(Clip(norm), noise_multiplier=noise_multiplier)
+    step = GaussianMechanism(Clip(norm), noise_multiplier=noise_multiplier, key=0)
     step.begin(Independent())
     return [step]
 

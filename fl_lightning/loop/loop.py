@@ -13,6 +13,7 @@ from lightning.pytorch import LightningModule
 from fl_lightning.aggregators.base import mixed_buffers
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.given import as_federation
+from fl_lightning.data.held_out import ValidationSplit
 from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.client_evaluation import ClientEvaluation, ClientEvaluator, as_evaluation, slow_half
@@ -29,6 +30,7 @@ from fl_lightning.solvers import warn_of_difference
 from fl_lightning.system.costs import message_sizes
 from fl_lightning.types import IntVector, ModelState, Received, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.hidden import check_hidden_updates
+from fl_lightning.uploads.released import released
 
 _NOBODY: IntVector = np.empty(0, dtype=np.int64)
 
@@ -137,6 +139,7 @@ class FederatedLoop:
         Leaving the ``for`` early pauses the run: the module holds the state of the last round, and whoever saves
         checkpoints saves one.
         """
+        self._check_covered(data)
         federation = as_federation(data, self.seed, partition, test)
         check_part("federation", federation, Federation)
         if self.evaluate_clients is not None:
@@ -153,6 +156,20 @@ class FederatedLoop:
             self._close()
             raise
         self._close()
+
+    def _check_covered(self, data: Any) -> None:
+        """Refuse to evaluate a private run on examples of its clients: no epsilon covers that."""
+        secret = self.algorithm.uploads.secret
+        if secret is None:
+            return
+        covers = "measures the model on examples of the clients, which the epsilon of a private run does not cover"
+        if isinstance(data, ValidationSplit):
+            raise ValueError(f"validation {covers}: leave it out, or give the private step a fixed key")
+        if self.evaluate_clients is not None and not secret.keeps_uncovered:
+            raise ValueError(
+                f"evaluate_clients {covers}: leave it out, or set keep_uncovered of the private step, which keeps it "
+                "in a file of its own"
+            )
 
     def _play(self, index: int) -> RoundResult:
         """Play one round."""
@@ -192,7 +209,8 @@ class FederatedLoop:
             costs=costs,
             client_metrics=of_clients,
         )
-        return with_all_metrics(result, self._watchers)
+        complete, secret = with_all_metrics(result, self._watchers), self.algorithm.uploads.secret
+        return complete if secret is None else released(complete, metrics, secret.secret_draws)
 
     def _close(self) -> None:
         self.engine.load(self.state)
@@ -268,9 +286,9 @@ class FederatedLoop:
         stages: list[Callable[[Received], Received]] = []
         if self.engine.is_elsewhere:
             stages.append(self._reported)
-        stages.append(lambda received: faults(received, self.state))
+        stages.append(lambda received: faults(received, self.state, uploads.private))
         if uploads:
-            stages.append(lambda each: replace(each, updates=uploads(each.updates, each.plan, self.seed)))
+            stages.append(lambda each: replace(each, updates=uploads(each.updates, each.arrived_plan, self.seed)))
         return stages
 
     def _reported(self, received: Received) -> Received:

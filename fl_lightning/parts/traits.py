@@ -59,6 +59,14 @@ class UploadTraits:
 
     at_server: bool = False  # the server can make this step itself, where clients are on other machines
     hides_updates: bool = False  # the server sees no more than the sum of what leaves this step
+    private: bool = False  # bounds what a run says about any one client, and counts it
+    secret_draws: bool = False  # its count rests on nobody knowing who was drawn
+    keeps_uncovered: bool = False  # what the count does not cover is written, too
+    # What leaves it of one client depends on that client's own updates and on public numbers, in this and all later
+    # rounds. Where it does not, a client moves the sum by more than its own clipped update.
+    separate: bool = False
+    public: bool = False  # what it adds depends on public numbers alone, so that it may follow a private step
+    remedy: str = ""  # what makes it separate or public, for the error where it has to be and is not
 
 
 @dataclass(frozen=True, kw_only=True)

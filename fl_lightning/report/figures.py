@@ -137,7 +137,9 @@ def write_figures(comparison: Comparison, out: Path) -> list[Path]:
 
     metric = comparison.metric
     makers: dict[str, Callable[[], Figure | None]] = {
-        f"{metric}_by_{axis}": partial(curve_figure, comparison, axis, metric) for axis in AXES
+        f"{metric}_by_{axis}": partial(curve_figure, comparison, axis, metric)
+        for axis in AXES
+        if any(np.isfinite(run.metrics[axis]).any() for run in comparison.runs)  # private runs say nothing of costs
     }
     makers |= {
         "final": lambda: final_figure(comparison),

@@ -22,6 +22,7 @@ _TEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
     "Ω": r"$\Omega$",
     "ε": r"$\varepsilon$",
 }
+_RECOMPUTABLE = " The noise has a fixed key and can be recomputed: ε is what a secret key would give."
 _LATEX = r"""\begin{table}
 \centering
 \caption{%s. %s}
@@ -145,6 +146,7 @@ def final_table(comparison: Comparison) -> Table:
         "comparison at a time, not corrected for their number; p is the exact two-sided sign test, "
         f"which with {len(comparison.seeds)} seeds cannot go below {min(1.0, 2.0 ** (1 - len(comparison.seeds))):.2g}."
         + (f" ε: client-level differential privacy, largest of all seeds; {NEVER}: none." if comparison.private else "")
+        + (_RECOMPUTABLE if any(run.summary.noise_key not in (None, "secret") for run in comparison.runs) else "")
     )
     return _table(comparison, "final", f"Final {comparison.metric_name}", note, _final_columns)
 

@@ -23,6 +23,9 @@ MODEL = "model.ckpt"
 LAST_MODEL = "model_last.ckpt"
 SUMMARY = "summary.json"
 FINAL_FILES = (CLIENTS, LAST_MODEL, MODEL, SUMMARY)  # in the order of writing: with the last, a run is finished
+UNCOVERED = "not_covered.csv"  # of a private run: what its epsilon leaves out, where that is kept
+UNCOVERED_CLIENTS = "not_covered_clients.csv"
+NOISE_KEY = "noise.key"  # of a private run; only its owner can read it
 CHECKPOINTS = "checkpoints"  # a folder
 LOGS = ("wandb", "tensorboard")  # folders
 
@@ -55,6 +58,7 @@ class Summary:
     rounds_to_target: int | None = None
     per_class_accuracy: tuple[float, ...] = ()
     epsilon: float | None = None  # of a private run
+    noise_key: str | None = None  # of a private run: "secret", or that the noise can be recomputed
     rejected_updates: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     seconds: float | None = None
@@ -88,6 +92,7 @@ class Summary:
             rounds_to_target=_field(content, "rounds_to_target", int),
             per_class_accuracy=tuple(classes),
             epsilon=_field(content, "epsilon", int, float),
+            noise_key=_field(content, "noise_key", str),
             rejected_updates=_field(content, "rejected_updates", int) or 0,
             versions=_field(content, "versions", dict) or {},
             seconds=_field(content, "seconds", int, float),
@@ -203,6 +208,8 @@ def read_metrics(folder: Path) -> Table:
         raise ValueError(f"{METRICS} holds a test_accuracy that is not between 0 and 1")
     for name in ("local_steps", "computation_time"):
         values = metrics.get(name)
+        if values is not None and "epsilon" in metrics and np.isnan(values).all():
+            continue  # a private run does not say who was drawn
         if values is None:
             raise ValueError(f"{METRICS} has no column {name}")
         if not ((values >= 0) & (values < _LARGEST)).all() or (np.diff(values) < 0).any():

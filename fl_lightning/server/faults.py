@@ -20,6 +20,7 @@ class FaultPolicy:
     """Decides what becomes of a round in which a client sends nonsense.
 
     A rejected update counts as lost: its client takes no part in the aggregate, and samplers learn nothing from it.
+    In a private run it counts as one of zeros that arrived: what is learned about links must not depend on it.
 
     Args:
         on_bad_update: ``reject``: throw the update away, count it, say so once for each client. ``stop``: end the run.
@@ -33,8 +34,8 @@ class FaultPolicy:
         self.on_bad_update, self.exploding_loss = on_bad_update, exploding_loss
         self._warned: set[tuple[str, int]] = set()
 
-    def __call__(self, received: Received, state: ModelState) -> Received:
-        """Return what is sound of a round; who sent nonsense counts as lost."""
+    def __call__(self, received: Received, state: ModelState, private: bool = False) -> Received:
+        """Return what is sound of a round; who sent nonsense counts as lost, or in a private run as one who sent 0."""
         round_index, updates = received.plan.index, received.updates
         reasons = bad_rows(updates, state)
         self._report_losses(round_index, updates, reasons)
@@ -45,6 +46,8 @@ class FaultPolicy:
             raise ValueError(f"{describe(faults[0])}; on_bad_update=reject would continue without it")
         for fault in faults:
             self._warn("rejected", fault.client, f"{describe(fault)}: rejected, as are later ones, see summary.json")
+        if private:
+            return replace(received, updates=with_zeros(updates, list(reasons), state), faults=faults)
         counted = received.delivered.copy()
         counted[[fault.client for fault in faults]] = 0
         return replace(received, updates=without_rows(updates, list(reasons)), delivered=counted, faults=faults)
@@ -119,6 +122,16 @@ def bad_rows(updates: Updates, state: ModelState) -> dict[int, str]:
         row: f"is not finite (training loss {updates.losses[row]:g})"
         for row in torch.nonzero(~finite).flatten().tolist()
     }
+
+
+def with_zeros(updates: Updates, rows: list[int], state: ModelState) -> Updates:
+    """Return the updates with zeros for some rows, whose clients seem to have moved nothing."""
+    if len(rows) == len(updates.clients):  # also where the shapes are wrong
+        deltas = state.weights.new_zeros(len(rows), len(state.weights))
+        return replace(updates, deltas=deltas, buffers=state.buffers.expand(len(rows), -1).clone())
+    deltas, buffers = updates.deltas.clone(), updates.buffers.clone()
+    deltas[rows], buffers[rows] = 0.0, state.buffers
+    return replace(updates, deltas=deltas, buffers=buffers)
 
 
 def without_rows(updates: Updates, rows: list[int]) -> Updates:

@@ -9,6 +9,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.parts.checking import one_of
+from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector, RoundPlan, Updates
 from fl_lightning.uploads.base import Upload
@@ -57,6 +58,12 @@ class Attack(Upload):
             raise ValueError(f"first_round={first_round}, last_round={last_round} must be rounds from 1 on, in order")
         self.kind, self.share, self.strength = kind, share, strength
         self.first_round, self.last_round = first_round, last_round
+
+    @property
+    @override
+    def traits(self) -> UploadTraits:
+        alone = self.kind not in ("little_is_enough", "inner_product")  # which send what they see of the others
+        return UploadTraits(separate=alone, remedy="use another kind of attack")
 
     @override
     def __call__(self, updates: Updates, plan: RoundPlan, seed: int) -> Updates:

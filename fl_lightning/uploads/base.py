@@ -7,6 +7,7 @@ import torch
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.types import Profiles, RoundPlan, Updates, Vector
+from fl_lightning.uploads.noise import Noise
 
 if TYPE_CHECKING:
     from fl_lightning.planning import Planner
@@ -19,6 +20,8 @@ class Upload(Remembers):
     nor the number of processes changes a result. Name in ``memory`` the attributes that a resumed run needs. A step may
     have the hooks of a callback: ``configure_metrics(result)`` adds columns.
     """
+
+    noise: Noise | None = None  # of a private step
 
     @property
     def traits(self) -> UploadTraits:

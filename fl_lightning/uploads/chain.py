@@ -7,8 +7,10 @@ import numpy as np
 import torch
 
 from fl_lightning.parts.memory import start_anew
+from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.types import Profiles, RoundPlan, Updates, Vector
 from fl_lightning.uploads.base import Upload
+from fl_lightning.uploads.noise import Noise
 
 if TYPE_CHECKING:
     from fl_lightning.planning import Planner
@@ -29,6 +31,22 @@ class Uploads:
 
     def __bool__(self) -> bool:
         return bool(self.steps)
+
+    @property
+    def private(self) -> bool:
+        """Whether a step bounds and counts what the run says about a client."""
+        return self.noise is not None
+
+    @property
+    def secret(self) -> UploadTraits | None:
+        """The traits of a private step whose noise nobody can recompute; None where there is none to keep secret."""
+        found = (step.traits for step in self.steps if step.noise is not None and step.noise.is_secret)
+        return next(found, None)
+
+    @property
+    def noise(self) -> Noise | None:
+        """Where the noise of the private step comes from; None where nothing is private."""
+        return next((step.noise for step in self.steps if step.traits.private), None)
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for memory."""

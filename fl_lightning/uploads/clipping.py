@@ -39,7 +39,6 @@ class Clip(Upload):
     """
 
     memory = ("norm", "_factors", "_heard")
-    traits = UploadTraits(at_server=True)
 
     def __init__(
         self, norm: float = 1.0, of: Measure = "work", quantile: float | None = None, pace: float = 0.2
@@ -56,6 +55,11 @@ class Clip(Upload):
         self._factors: Vector = np.empty(0)  # of each client, a running mean
         self._heard: Vector = np.empty(0)
         self._last: dict[str, float] = {}
+
+    @property
+    @override
+    def traits(self) -> UploadTraits:
+        return UploadTraits(at_server=True, separate=self.quantile is None, remedy="leave out its quantile")
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
+from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.seeding import Purpose, client_keys, client_seed
 from fl_lightning.types import IntVector, RoundPlan, Updates
 from fl_lightning.uploads.base import Upload
@@ -28,6 +29,7 @@ class Compression(Upload):
     """
 
     memory = ("residuals",)
+    traits = UploadTraits(separate=True)
 
     def __init__(self, error_feedback: bool) -> None:
         self.error_feedback = error_feedback

@@ -22,7 +22,8 @@ from fl_lightning.types import IntVector, RoundPlan, RoundResult, Updates, Vecto
 from fl_lightning.uploads.accounting import Accountant, accounting_library, noise_for, round_divergences, thinned
 from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.clipping import Clip
-from fl_lightning.uploads.hidden import check_unprotected
+from fl_lightning.uploads.hidden import check_neighbours, check_unprotected
+from fl_lightning.uploads.noise import Noise
 
 if TYPE_CHECKING:
     from fl_lightning.planning import Planner
@@ -42,8 +43,8 @@ class GaussianMechanism(Upload):
     the noise multiplier. The accountant follows each client with its own probability, number of draws and
     :math:`S_m / S`, and reports epsilon of the worst one in each round (column ``epsilon``). Two federations are
     neighbours if one client adds nothing in one of them; weights, work, links and probabilities are public.
-    ``docs/private.md`` has the derivation. The noise of this simulator comes from the seed of the run: who publishes a
-    model trained on real data keeps the seed secret.
+    ``docs/private.md`` has the derivation. Noise and draws come from a key that the operating system's randomness makes
+    for each run. A recorded run keeps it in its folder, in ``noise.key``, which only its owner can read.
 
     Args:
         clip: Bounds the updates.
@@ -58,6 +59,11 @@ class GaussianMechanism(Upload):
             is lost takes its share along.
         count_noise: With an adaptive clip, standard deviation of the noise on the number of short updates; K / 20 by
             default, but at least 3.
+        key: A number in place of the secret key, so that a study can be repeated. Then whoever knows it can recompute
+            the noise and take it off: nothing is private, and the summary says so.
+        keep_uncovered: Also write what epsilon does not cover (training losses, counts of draws, clip factors, metrics
+            of single clients), to ``not_covered.csv`` and ``not_covered_clients.csv``, which only their owner can read.
+            Whoever sees these files learns more about a client than epsilon says.
     """
 
     memory = ("clip", "multiplier", "account")
@@ -70,6 +76,8 @@ class GaussianMechanism(Upload):
         delta: float | None = None,
         place: Place = "server",
         count_noise: float | None = None,
+        key: int | None = None,
+        keep_uncovered: bool = False,
     ) -> None:
         one_of("place", place, Place)
         if (epsilon is None) == (noise_multiplier is None):
@@ -84,6 +92,8 @@ class GaussianMechanism(Upload):
         self.clip, self.epsilon, self.delta, self.place = clip, epsilon, delta, place
         self.multiplier, self.count_noise = noise_multiplier, count_noise
         self.account = Accountant(_default_delta(2) if delta is None else delta)
+        self.noise: Noise = Noise(key)
+        self.keep_uncovered = keep_uncovered
         self._drawing: Any = None
         self._num_shares = 1  # that make the whole noise, where it is distributed
         self._known: tuple[Any, Vector] = (None, np.empty(0))  # the last round that was accounted for
@@ -96,7 +106,11 @@ class GaussianMechanism(Upload):
     @property
     @override
     def traits(self) -> UploadTraits:
-        return UploadTraits(hides_updates=self.place == "server")
+        at_server = self.place == "server"
+        secret_draws = at_server and bool(self._drawing is None or self._drawing.independent)
+        return UploadTraits(
+            hides_updates=at_server, private=True, secret_draws=secret_draws, keeps_uncovered=self.keep_uncovered
+        )
 
     @override
     def start(self, planner: "Planner", num_buffers: int) -> None:
@@ -106,13 +120,16 @@ class GaussianMechanism(Upload):
         check_unprotected(algorithm.sampling, num_buffers, name)
         if planner.system.clock.take_first is not None:
             raise ValueError(f"{name} has no bound where others decide who is in time: leave out loop.clock.take_first")
-        later = algorithm.uploads.steps[algorithm.uploads.steps.index(self) + 1 :]
-        for step in later:
-            if not step.traits.hides_updates:
-                raise ValueError(f"{type(step).__name__} changes updates after {name} bounded them: put it before it")
+        check_neighbours(algorithm.uploads.steps, self)
         if self.place == "distributed":
             self._num_shares = least_arrivals(algorithm.aggregator)
+        self.noise.renew(planner.seed)
         self.begin(drawing_of(algorithm.sampling), self._forecast(planner))
+
+    def on_federation_start(self, loop: Any) -> None:
+        """Give all processes the key of the first, which a resumed run has found in its folder."""
+        if loop.fabric.world_size > 1:
+            self.noise.key = loop.fabric.broadcast(self.noise.key)
 
     def _forecast(self, planner: "Planner") -> tuple[list[RoundPlan], float]:
         """Return undrawn plans of the rounds to come, or of some of them, and how many rounds each stands for."""
@@ -166,23 +183,23 @@ class GaussianMechanism(Upload):
         bound, units = self.clip.norm, self.clip.units(plan)
         clipped, inside = self.clip.clipped(updates, plan)
         if self.clip.quantile is not None:
-            self._adapt(inside, plan, seed)
+            self._adapt(inside, plan)
         if self.place == "clients":
-            return self._noisy_rows(clipped, self.multiplier * bound * units, plan, seed)
+            return self._noisy_rows(clipped, self.multiplier * bound * units, plan)
         deviation = self.multiplier * bound * _largest(units, plan.cohort.probabilities)
         if self.place == "distributed":
             shares = np.full(len(units), deviation / self._num_shares**0.5)
-            return self._noisy_rows(clipped, shares / np.maximum(1, plan.cohort.counts), plan, seed)
-        noise = deviation * gaussian(updates.deltas, seed, Purpose.PRIVACY_NOISE, plan.index)
+            return self._noisy_rows(clipped, shares / np.maximum(1, plan.cohort.counts), plan)
+        noise = deviation * self.noise.like(updates.deltas, plan.index)
         return replace(clipped, noise=noise if updates.noise is None else updates.noise + noise)
 
-    def _adapt(self, inside: Any, plan: RoundPlan, seed: int) -> None:
+    def _adapt(self, inside: Any, plan: RoundPlan) -> None:
         """Move the bound by a noisy count of short updates, each of which counts as plus or minus one half."""
-        luck = np.random.default_rng(client_seed(seed, Purpose.PRIVACY_NOISE, plan.index, 1)).standard_normal()
+        luck = float(self.noise.numbers(1, plan.index, "count")[0])
         total = float((inside - 0.5).sum()) + self._count_deviation(plan) * luck
         self.clip.adapt(0.5 + total / plan.cohort.num_draws)
 
-    def _noisy_rows(self, updates: Updates, deviations: Vector, plan: RoundPlan, seed: int) -> Updates:
+    def _noisy_rows(self, updates: Updates, deviations: Vector, plan: RoundPlan) -> Updates:
         """Add noise to what each client sends, c Delta, given its deviation for each client."""
         rows, factors = updates.deltas.clone(), np.abs(plan.coefficients)
         for row, client in enumerate(updates.clients.tolist()):
@@ -191,7 +208,7 @@ class GaussianMechanism(Upload):
                     f"client {client} has the factor 0 and cannot add its share of the noise: do not draw it"
                 )
             if factors[client] > 0:
-                noise = gaussian(rows, seed, Purpose.PRIVACY_NOISE, plan.index, client)
+                noise = self.noise.like(rows, plan.index, f"client {client}")
                 rows[row] += deviations[client] / factors[client] * noise
         return replace(updates, deltas=rows)
 

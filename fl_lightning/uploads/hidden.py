@@ -1,9 +1,11 @@
 """Runs in which the server sees sums alone: what may take part in them."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fl_lightning.parts.bases import Sampling
 from fl_lightning.parts.traits import layers
+from fl_lightning.uploads.base import Upload
 
 if TYPE_CHECKING:
     from fl_lightning.algorithms import Algorithm
@@ -49,6 +51,34 @@ def check_unprotected(sampling: Sampling, num_buffers: int, name: str) -> None:
             f"{name} protects the weights alone, but the module has {num_buffers} values in float buffers, "
             "such as running means of BatchNorm: use GroupNorm, or keep them at the clients by loop.local_parameters"
         )
+
+
+def check_neighbours(steps: Sequence[Upload], private: Upload) -> None:
+    """Refuse steps beside a private one through which a client says more than the private one counts.
+
+    Before it, what leaves a step of one client must depend on that client alone: else a client moves what others send,
+    and their clipped updates with it. After it, nothing may depend on the updates.
+
+    Raises:
+        ValueError: With the step and what to do.
+    """
+    place, name = steps.index(private), type(private).__name__
+    for number, step in enumerate(steps):
+        traits, other = step.traits, type(step).__name__
+        if step is not private and traits.private:
+            raise ValueError(f"uploads has more than one private step, and each counts for itself: keep one {name}")
+        if number < place and traits.hides_updates:
+            raise ValueError(f"{other} sends sums, of which {name} can bound no part: put it after {name}")
+        if number < place and not traits.separate:
+            remedy = traits.remedy or "declare traits = UploadTraits(separate=True) if that is not so"
+            raise ValueError(
+                f"{other} makes what one client sends depend on the updates of others, before {name} bounds them: "
+                f"{remedy}, or leave it out"
+            )
+        if number > place and not traits.hides_updates:
+            raise ValueError(f"{other} changes updates after {name} bounded them: put it before it")
+        if number > place and not traits.public:
+            raise ValueError(f"{other} looks at the updates after {name}, which does not count it: {traits.remedy}")
 
 
 def sampling_name(sampling: Sampling) -> str:

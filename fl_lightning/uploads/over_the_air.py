@@ -33,10 +33,8 @@ class OverTheAir(Upload):
     Args:
         snr_db: Signal-to-noise ratio of a client at the threshold that sends at full power.
         max_norm: B; by default the longest signal of the round, for which each sender tells one number beforehand.
-            Longer ones are an error.
+            Longer ones are an error. A private run needs it, for the length of the longest update says much about it.
     """
-
-    traits = UploadTraits(hides_updates=True)
 
     def __init__(self, snr_db: float = 20.0, max_norm: float | None = None) -> None:
         if not -100 < snr_db < 200:
@@ -45,6 +43,11 @@ class OverTheAir(Upload):
             raise ValueError(f"max_norm={max_norm} must be a positive number")
         self.snr_db, self.max_norm = snr_db, max_norm
         self._deviation = 0.0
+
+    @property
+    @override
+    def traits(self) -> UploadTraits:
+        return UploadTraits(hides_updates=True, public=self.max_norm is not None, remedy="give it a max_norm")
 
     @override
     def __call__(self, updates: Updates, plan: RoundPlan, seed: int) -> Updates:

@@ -31,9 +31,10 @@ def test_the_sum_has_the_noise_of_the_threshold_or_more(num_arrived):
     counts, factors = np.array([1, 3, 1, 2, 1]), np.array([1.0, 0.5, 2.0, 1.0, 0.25])
     cohort = Cohort(probabilities=np.full(5, 0.2), coefficients=factors, counts=counts, num_draws=8)
     plan = made_plan(1, profiles, cohort, factors, 0.1)
-    step = GaussianMechanism(Clip(0.5), noise_multiplier=3.0, place="distributed")
+    step = GaussianMechanism(Clip(0.5), noise_multiplier=3.0, place="distributed", key=0)
     step.setup(num_clients, torch.zeros(size))
     step._num_shares = least_arrivals(SecureSum(1.0, threshold=threshold))
+    step.noise.renew(seed=0)
     step.begin(WithReplacement())
     clients = np.arange(num_arrived)
     updates = Updates(

@@ -41,7 +41,7 @@ def play(step=None, sampler=None, resume=None, **settings):
 
 def test_noise_is_added_to_the_sum_and_nothing_else_changes():
     plain, before = play(rounds=1)
-    private, after = play(GaussianMechanism(Clip(1e6), noise_multiplier=1e-6), rounds=1)
+    private, after = play(GaussianMechanism(Clip(1e6), noise_multiplier=1e-6, key=0), rounds=1)
     plan, noise = after[0].plan, after[0].updates.noise
     assert noise.shape == plain.state.weights.shape
     moved = (private.state.weights - plain.state.weights).double()
@@ -56,7 +56,7 @@ def test_noise_is_added_even_where_nobody_arrives():
     """Else an unchanged model would tell that nobody was drawn."""
     loop = small_loop(
         rounds=8, sampling=SamplerSelection(HeterogeneityAware(), 1, Independent()),
-        uploads=[GaussianMechanism(Clip(1.0), noise_multiplier=1.0)],
+        uploads=[GaussianMechanism(Clip(1.0), noise_multiplier=1.0, key=0)],
     )  # fmt: skip
     weights, silent = None, 0
     for result in loop.iterate(linear_module(), gaussian_federation()):
@@ -77,8 +77,8 @@ def test_momentum_on_the_server_sees_the_noise():
 
 
 def test_each_client_may_add_the_noise_itself():
-    quiet, before = play(GaussianMechanism(Clip(1.0), noise_multiplier=1e-9, place="clients"), rounds=1)
-    loud, after = play(GaussianMechanism(Clip(1.0), noise_multiplier=2.0, place="clients"), rounds=1)
+    quiet, before = play(GaussianMechanism(Clip(1.0), noise_multiplier=1e-9, place="clients", key=0), rounds=1)
+    loud, after = play(GaussianMechanism(Clip(1.0), noise_multiplier=2.0, place="clients", key=0), rounds=1)
     plan = after[0].plan
     added = after[0].updates.deltas - before[0].updates.deltas
     wanted = 2.0 * plan.profiles.accumulation[after[0].updates.clients]
@@ -136,7 +136,7 @@ def test_an_adaptive_bound_moves_by_a_noisy_count_and_is_paid_for():
 @pytest.mark.parametrize("clip", [Clip(0.3), Clip(0.3, quantile=0.6)], ids=["fixed", "adaptive"])
 def test_a_resumed_run_is_the_same_and_remembers_what_it_told(clip):
     def step():
-        return GaussianMechanism(Clip(clip.norm, quantile=clip.quantile), epsilon=4.0)
+        return GaussianMechanism(Clip(clip.norm, quantile=clip.quantile), epsilon=4.0, key=0)
 
     whole, rows = play(step(), rounds=5)
     first = small_loop(rounds=5, sampling=SamplerSelection(HeterogeneityAware(), 3, Independent()), uploads=[step()])
