@@ -190,8 +190,13 @@ class Planner:
         num_steps = planned.copy()
         num_steps[updates.clients] = updates.num_steps
         profiles = self.profiles(replace(plan.profiles.conditions, num_steps=num_steps), plan.learning_rate)
-        coefficients = self.algorithm.aggregator.coefficients(profiles, plan.cohort)
+        coefficients = self._coefficients(profiles, plan.cohort)
         return replace(plan, expected=replace(plan.expected, profiles=profiles, coefficients=coefficients))
+
+    def _coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return c; where absence shortens the step, an aggregator must not look at who is there (FedNova's tau)."""
+        usual = cohort if cohort.average is None else cohort.average
+        return cohort.there * self.algorithm.aggregator.coefficients(profiles, usual)
 
     def undrawn(self, profiles: Profiles, index: int = 0, learning_rate: float | None = None) -> RoundPlan:
         """Return the plan of a round before calibration and draw."""
@@ -204,12 +209,29 @@ class Planner:
         expected = Expectation(
             profiles,
             cohort.probabilities,
-            algorithm.aggregator.coefficients(profiles, cohort),
+            self._coefficients(profiles, cohort),
             factors,
             algorithm.uploads.measured_factors() if algorithm.uploads else None,
         )
+        usual = self._usual(profiles, cohort)
+        if usual is not None:
+            coefficients = algorithm.aggregator.coefficients(profiles, usual)
+            average = replace(expected, probabilities=usual.probabilities, coefficients=coefficients)
+            expected = replace(expected, average=average)
         rate = self.learning_rate if learning_rate is None else learning_rate
         return RoundPlan(index=index, expected=expected, cohort=cohort, learning_rate=rate)
+
+    def _usual(self, profiles: Profiles, cohort: Cohort) -> Cohort | None:
+        """Return the cohort on average over who can be drawn, where a round is no more than a part of it; or None.
+
+        It is also where the server remembers what those sent who are away.
+        """
+        if profiles.available is None or cohort.average is not None:
+            return cohort.average
+        if self.algorithm.aggregator.traits.keeps != "memory":
+            return None
+        everybody = replace(profiles, conditions=replace(profiles.conditions, available=None))
+        return self.algorithm.sampling.expected_cohort(everybody)
 
     def at_rate(self, plan: RoundPlan, learning_rate: float) -> RoundPlan:
         """Return an undrawn plan at another rate; p, c and A are worked out again only where they depend on it."""

@@ -25,6 +25,7 @@ class Conditions:
     available: BoolVector | None = None  # who can be drawn; None: everybody, (M,)
     link_rates: Vector | None = None  # q of the links alone, where a deadline adds to it; None: failure_rates, (M,)
     presence: Vector | None = None  # how often each client can be drawn in the long run; None: always, (M,)
+    chance: Vector | None = None  # the same in rounds with these T and q, whatever the hour; None: always, (M,)
     seconds: Vector | None = None  # that a round takes each client, where somebody asks for it, (M,)
     offered: IntVector | None = None  # T that clients could take, where they are asked for fewer; None: num_steps, (M,)
 
@@ -93,6 +94,8 @@ class Cohort:
     num_draws: int  # K, the divisor of the aggregate
     scope: Scope = "round"  # the narrowest scope in which a calibration may trust these probabilities
     arrivals: Arrivals | None = None  # where clients do not wait for each other
+    there: float = 1.0  # how much of what is drawn on average is there, where absence shortens the step
+    average: "Cohort | None" = None  # over who can be drawn in a round, where absence shortens the step
 
     @cached_property
     def clients(self) -> IntVector:
@@ -109,6 +112,7 @@ class Expectation:
     coefficients: Vector  # c, expected factor on a delivered update, sampler and aggregator together, (M,)
     uploaded: Vector | None = None  # expected factor of what happens to an update on its way; None: 1, (M,)
     measured: Vector | None = None  # factor that earlier rounds showed, such as that of clipping; None: 1, (M,)
+    average: "Expectation | None" = None  # over who can be drawn, where the others are not replaced
 
     @cached_property
     def contribution(self) -> Vector:
@@ -122,6 +126,11 @@ class Expectation:
     def objective(self) -> Vector:
         """Contribution with what was measured. Step lengths leave that out: calibration must not depend on data."""
         return self.contribution if self.measured is None else self.contribution * self.measured
+
+    @property
+    def lasting(self) -> "Expectation":
+        """What rounds do on average, whoever can be drawn in this one."""
+        return self if self.average is None else self.average
 
     @cached_property
     def step_length(self) -> float:

@@ -24,6 +24,8 @@ from fl_lightning.uploads import Uploads
 
 _MEMORY_FLOATS = 20_000_000  # for the made-up gradients
 _WORLD_ROUNDS, _WORLD_CLIENTS = 16, 200
+_AVAILABILITY_ROUNDS, _AVAILABILITY_VALUES = 512, 100_000
+_APART = 37  # rounds between those that are looked at where clients come and go: hardly related, at all times of a day
 
 
 class GivenConditions(Schedule):
@@ -112,7 +114,7 @@ def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, lea
     asks_or_learns = not algorithm.sampling.traits.is_fixed
     gradients, losses = _world(len(plans.weights), world) if asks_or_learns else (torch.empty(0), np.empty(0))
     rounds = []
-    for index in range(1, len(given_rounds(planner)[:num_rounds]) + 1):
+    for index in _indices(plans, num_rounds):
         conditions = plans.conditions(index)
         probe = ImaginedProbe(gradients, plans.profiles(conditions), losses)
         plan = plans.plan(index, conditions, probe)
@@ -125,6 +127,22 @@ def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, lea
             result = RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0)
             algorithm.sampling.on_round_end(loop=None, result=result)
     return rounds
+
+
+def _indices(planner: Planner, num_rounds: int | None) -> range:
+    """Return which rounds are looked at; more of them where the objective depends on who is there with whom."""
+    number = len(given_rounds(planner)[:num_rounds])
+    if planner.system.clock.availability is None:
+        return range(1, number + 1)
+    if num_rounds is None and _replaces(planner):
+        number = max(number, min(_AVAILABILITY_ROUNDS, _AVAILABILITY_VALUES // len(planner.weights)))
+    return range(1, number * _APART + 1, _APART)
+
+
+def _replaces(planner: Planner) -> bool:
+    """Return whether those who are there take the place of the others."""
+    expected = planner.undrawn(planner.profiles(planner.conditions(1))).expected
+    return expected.average is None
 
 
 def _with_costs(typical: TypicalRound, plans: Planner, plan: RoundPlan, probe: ImaginedProbe) -> TypicalRound:
@@ -214,8 +232,17 @@ def _inclusion(sampling: Sampling, cohort: Cohort) -> Vector:
     return np.minimum(1.0, cohort.num_draws * cohort.probabilities)
 
 
+def _expected_presence(plan: RoundPlan) -> Vector | float:
+    """Return how often a client can be drawn in rounds with these T and q, over how often in all, (M,)."""
+    conditions = plan.profiles.conditions
+    if plan.cohort.average is None or conditions.chance is None or conditions.presence is None:
+        return 1.0
+    return conditions.chance / conditions.presence
+
+
 def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector, noise: float) -> TypicalRound:
     profiles, cohort = plan.profiles, plan.cohort
+    lasting = plan.expected.lasting
     offered = profiles.conditions.offered
     steps = profiles.num_steps.astype(np.float64)
     trained = sorted(probe.trained)
@@ -225,8 +252,8 @@ def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector
         num_steps=steps,
         failure_rates=profiles.failure_rates,
         accumulation=profiles.accumulation,
-        probabilities=cohort.probabilities,
-        coefficients=np.prod([plan.coefficients, *on_the_way], axis=0),
+        probabilities=lasting.probabilities * _expected_presence(plan),
+        coefficients=np.prod([lasting.coefficients, *on_the_way], axis=0),
         scale=plan.learning_rate * plan.server_scale / lr,
         num_draws=cohort.num_draws,
         work=float(inclusion @ steps),

@@ -26,6 +26,7 @@ class SamplerTraits:
     # selected, and the objective with it.
     scope: Scope = "round"
     asynchronous: bool = False  # clients do not wait for each other
+    consistent: bool = False  # promises that Omega is w, also over rounds in which not all can be drawn
 
     def __post_init__(self) -> None:
         one_of("asks", self.asks, Asks)

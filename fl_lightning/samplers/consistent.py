@@ -1,5 +1,7 @@
 """The consistent family: any way of drawing optimises the target objective if drawn clients scale their updates."""
 
+from dataclasses import replace
+
 from typing_extensions import override
 
 from fl_lightning import theory
@@ -49,7 +51,7 @@ class VarianceOptimal(Sampler):
     @property
     @override
     def traits(self) -> SamplerTraits:
-        return SamplerTraits(learns=self.use_norms, looks_at_updates=self.use_norms)
+        return SamplerTraits(learns=self.use_norms, looks_at_updates=self.use_norms, consistent=True)
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
@@ -101,7 +103,7 @@ class Consistent(Sampler):
     @property
     @override
     def traits(self) -> SamplerTraits:
-        return self.sampler.traits
+        return replace(self.sampler.traits, consistent=True)
 
     @property
     @override

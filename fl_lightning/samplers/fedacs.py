@@ -22,7 +22,8 @@ class HeterogeneityAware(Sampler):
     .. math:: p_m = \frac{w_m / ((1-q_m) A_m)}{\sum_j w_j / ((1-q_j) A_j)}
 
     With this p and anonymous averaging :math:`\Omega = w` in every round. Where clients cannot be drawn in all rounds,
-    w is divided by how often each can, so that :math:`\Omega = w` over the rounds.
+    w is divided by how often each can and the step is shorter when few can, so that :math:`\Omega = w` over the rounds
+    (:class:`fl_lightning.samplers.selection.Selection`).
 
     Args:
         knowledge: ``instant``: the server knows q and A of this round, as in the paper. ``mean``: it knows only the
@@ -58,6 +59,7 @@ class HeterogeneityAware(Sampler):
             learns=self.knowledge == "estimated",
             needs_forecast=self.knowledge == "mean",
             scope="round" if self.knowledge == "instant" else "average",
+            consistent=True,
         )
 
     @override
@@ -79,11 +81,13 @@ class HeterogeneityAware(Sampler):
     def start(self, forecast: Forecast) -> None:
         """Average (1-q) A over typical rounds."""
         if self.knowledge == "mean":
-            total, num_rounds = np.zeros(1), 0
+            total, times = np.zeros(1), np.zeros(1)
             for profiles in forecast():
-                total = total + (1 - profiles.failure_rates) * self._work_of(profiles)
-                num_rounds += 1
-            self._mean_yield = total / num_rounds
+                # A client adds something in rounds in which it can be drawn: their mean counts.
+                chance = 1.0 if profiles.conditions.chance is None else profiles.conditions.chance
+                total = total + chance * (1 - profiles.failure_rates) * self._work_of(profiles)
+                times = times + chance
+            self._mean_yield = total / times
 
     def _work_of(self, profiles: Profiles) -> Vector:
         """Return A, or 1 where something else corrects it, (M,)."""

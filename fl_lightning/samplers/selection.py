@@ -1,16 +1,19 @@
 """From a sampler to the cohort of a round."""
 
 from dataclasses import replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 from fl_lightning.parts.bases import Sampling
+from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.memory import State
 from fl_lightning.parts.protocols import Forecast, Probe
 from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers import Drawing, Sampler
 from fl_lightning.types import BoolVector, Cohort, Profiles, RoundResult, Vector
+
+Absent = Literal["corrected", "replaced"]
 
 
 class HasRounds(Protocol):
@@ -22,15 +25,36 @@ class HasRounds(Protocol):
 
 
 class Selection(Sampling):
-    """Draws the clients of each round by a sampler.
+    r"""Draws the clients of each round by a sampler.
+
+    Where clients cannot be drawn in all rounds, ``absent`` decides what becomes of their share:
+
+    .. math::
+        \mathrm{replaced:} \quad & p_m = \frac{s_m I_m}{\sum_j s_j I_j} \\
+        \mathrm{corrected:} \quad & p_m = \frac{s_m I_m}{\sum_j s_j I_j}, \quad
+            c_m \leftarrow c_m \frac{\sum_j s_j I_j}{\sum_j s_j a_j}, \quad s\ \mathrm{made\ for}\ w_m / a_m
+
+    with I who can be drawn and a how often. Those who replace others count more when few are there, so that Omega
+    depends on who is there together with whom. The corrected step is shorter when few are there: a client adds on
+    average what it would add if it were always there.
 
     Args:
         sampler: Returns the probabilities.
         clients_per_round: K, as a number of draws (6) or as a share of the clients (0.3).
         drawing: How the draws are made; the sampler's own way by default.
+        absent: ``corrected`` or ``replaced``; by default ``corrected`` for samplers that promise :math:`\Omega = w`
+            (FedACS and the consistent ones), and ``replaced`` for the others.
     """
 
-    def __init__(self, sampler: Sampler, clients_per_round: int | float, drawing: Drawing | None = None) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        clients_per_round: int | float,
+        drawing: Drawing | None = None,
+        absent: Absent | None = None,
+    ) -> None:
+        if absent is not None:
+            one_of("absent", absent, Absent)
         is_share = isinstance(clients_per_round, float) and not clients_per_round.is_integer()
         if not clients_per_round > 0 or (is_share and clients_per_round > 1):
             raise ValueError(
@@ -39,6 +63,7 @@ class Selection(Sampling):
         self.sampler = sampler
         self.clients_per_round = clients_per_round
         self.drawing = drawing
+        self.absent = absent
 
     @property
     def wrapped(self) -> Sampler:
@@ -79,6 +104,10 @@ class Selection(Sampling):
 
     def expected_cohort(self, profiles: Profiles) -> Cohort:
         """Return the probabilities of the draw without drawing."""
+        conditions = profiles.conditions
+        corrects = self.absent == "corrected" or (self.absent is None and self.traits.consistent)
+        if conditions.available is not None and conditions.presence is not None and corrects:
+            return self._corrected(profiles, conditions.available, conditions.presence)
         num_draws = self.num_draws(profiles.num_clients)
         seen = _of_reachable(profiles)
         probabilities = self.sampler.probabilities(seen, num_draws)
@@ -91,6 +120,31 @@ class Selection(Sampling):
             counts=np.zeros(profiles.num_clients, dtype=np.int64),
             num_draws=num_draws,
             scope=self.traits.scope,
+        )
+
+    def _corrected(self, profiles: Profiles, available: BoolVector, presence: Vector) -> Cohort:
+        """Return a cohort whose step is shorter when few are there."""
+        weights = profiles.weights / presence
+        always = replace(profiles.conditions, available=None, presence=None)
+        seen = replace(profiles, conditions=always, weights=weights / weights.sum())
+        num_draws = self.num_draws(profiles.num_clients)
+        wanted = self.sampler.probabilities(seen, num_draws)
+        average = Cohort(
+            probabilities=presence * wanted / float(presence @ wanted),
+            coefficients=self.sampler.coefficients(seen, wanted),
+            counts=np.zeros(profiles.num_clients, dtype=np.int64),
+            num_draws=num_draws,
+            scope=self.traits.scope,
+        )
+        there = max(float(wanted[available].sum() / (presence @ wanted)), 1e-12)
+        probabilities = among(wanted, available)
+        return replace(
+            average,
+            probabilities=probabilities,
+            coefficients=average.coefficients * there,
+            num_draws=min(num_draws, int(np.count_nonzero(probabilities))),
+            there=there,
+            average=average,
         )
 
     def configure_cohort(self, expected: Cohort, rng: np.random.Generator) -> Cohort:

@@ -66,10 +66,10 @@ class Calibration(Remembers):
 
     def _factor(self, scope: Scope, base: RoundPlan, current: RoundPlan, typical: TypicalPlans) -> float:
         if scope == "round":
-            return _fedavg_length(base) / current.expected.step_length
+            return _fedavg_length(base) / current.expected.lasting.step_length
         if self._average_factor is None or current is not base:
             wanted = sum(_fedavg_length(each) for each in typical(base.learning_rate))
-            reached = sum(each.expected.step_length for each in typical(current.learning_rate))
+            reached = sum(each.expected.lasting.step_length for each in typical(current.learning_rate))
             self._average_factor = wanted / reached
         return self._average_factor
 
@@ -98,8 +98,11 @@ class Calibration(Remembers):
 def _fedavg_length(plan: RoundPlan) -> float:
     """Return sum_m w (1-q) A: FedAvg's step length under the conditions of a plan, among those who can be drawn.
 
+    Where absence shortens the step, it must not lengthen the rate in the same round: all clients count.
+
     FedAvg takes every step that clients offer, so that a limit on local steps does not shorten the step of a round.
     """
     profiles = plan.profiles
     work = profiles.accumulation if profiles.offered_accumulation is None else profiles.offered_accumulation
-    return float((profiles.reachable_weights * (1 - profiles.failure_rates) * work).sum())
+    weights = profiles.reachable_weights if plan.expected.average is None else profiles.weights
+    return float((weights * (1 - profiles.failure_rates) * work).sum())

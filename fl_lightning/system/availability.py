@@ -59,7 +59,8 @@ class DayNight:
 
     def rates(self, num_clients: int) -> Vector:
         """Return in which share of the rounds each client can be drawn, (M,)."""
-        return np.full(num_clients, self.mean)
+        hours = [self.probabilities(num_clients, hour) for hour in range(self.period)]
+        return np.asarray(np.mean([each + _waited_for(each) for each in hours], axis=0), dtype=np.float64)
 
     def probabilities(self, num_clients: int, round_index: int) -> Vector:
         """Return the probability that each client is there, (M,)."""
@@ -98,11 +99,16 @@ class OnOff:
 
     def rates(self, num_clients: int) -> Vector:
         """Return in which share of the rounds each client can be drawn, (M,)."""
+        steady = self._steady(num_clients)
+        steady[int(np.argmax(steady))] += np.prod(1 - steady)  # it is waited for where nobody is there
+        return steady
+
+    def _steady(self, num_clients: int) -> Vector:
         return np.asarray(self.mean_on / (self.mean_on + self._away(num_clients)), dtype=np.float64)
 
     def __call__(self, num_clients: int, round_index: int, seed: int) -> BoolVector:
         """Return who is there; where nobody is, the server waits for the one that is there most."""
-        away, steady = self._away(num_clients), self.rates(num_clients)
+        away, steady = self._away(num_clients), self._steady(num_clients)
         begin = round_index - round_index % self._BLOCK
         there = uniforms(seed, Purpose.AVAILABILITY, begin, num_clients)[:, 0] < steady
         for index in range(begin + 1, round_index + 1):
@@ -145,3 +151,20 @@ def _at_least_one(there: BoolVector, liking: Vector) -> BoolVector:
         there = there.copy()
         there[int(np.argmax(liking))] = True
     return there
+
+
+def _waited_for(probabilities: Vector) -> Vector:
+    r"""Return the probability that nobody is there and a client comes first, (M,).
+
+    .. math:: \int_0^b \prod_{j \ne m} (1 - a_j - x)\, dx, \qquad b = \min_j (1 - a_j)
+
+    >>> _waited_for(np.array([0.5, 0.0])).round(6).tolist()
+    [0.375, 0.125]
+    """
+    away = 1 - probabilities
+    if np.log(np.maximum(away, 1e-300)).sum() < np.log(1e-9):
+        return np.zeros(len(away))
+    nodes, shares = np.polynomial.legendre.leggauss(32)
+    width = 0.5 * float(away.min())
+    left = away - width * (nodes[:, None] + 1)  # (nodes, M), positive
+    return np.asarray(width * shares @ (left.prod(axis=1, keepdims=True) / left), dtype=np.float64)

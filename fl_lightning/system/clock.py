@@ -27,6 +27,7 @@ class _Drawn:
     pace: Pace
     seed: int
     presence: Vector | None = None  # how often each client can be drawn; None: always
+    rates: Vector | None = None  # how often each client is there; None: always
 
 
 class Clock:
@@ -136,7 +137,9 @@ class Clock:
                 f"({fastest:g} s): nobody could ever be in time"
             )
 
-        self._drawn = _Drawn(pace, seed, self._presence(num_clients, forecast))
+        rates = None if self.availability is None else self.availability.rates(num_clients)
+        self._drawn = _Drawn(pace, seed, rates=rates)
+        self._drawn = replace(self._drawn, presence=self._presence(num_clients, forecast))
 
     def expecting(self, num_clients: int, forecast: Forecast) -> "Clock":
         """Return this clock for clients who are asked for other work than it was set up for."""
@@ -148,7 +151,8 @@ class Clock:
         """Return how often each client is there and has a chance to be in time, (M,)."""
         if not self.changes_conditions:
             return None
-        there = np.ones(num_clients) if self.availability is None else self.availability.rates(num_clients)
+        rates = self._started().rates
+        there = np.ones(num_clients) if rates is None else rates
         hopeful = [self._missing(profiles.num_steps, 1) <= _HOPELESS for profiles in forecast()]
         return np.maximum(there * np.mean(hopeful, axis=0), 1e-9)
 
@@ -190,12 +194,14 @@ class Clock:
         missing = self._missing(conditions.num_steps, round_index)
         hopeful = available & (missing <= _HOPELESS)
         rates = 1 - (1 - conditions.failure_rates) * (1 - np.minimum(missing, _HOPELESS))
+        there = self._started().rates
         return replace(
             conditions,
             failure_rates=rates,
             available=hopeful if hopeful.any() else available,  # a round in which all will be late is lost
             link_rates=conditions.failure_rates,
             presence=self._started().presence,
+            chance=np.where(missing <= _HOPELESS, 1.0 if there is None else there, 0.0),
         )
 
     def _missing(self, num_steps: IntVector, round_index: int) -> Vector:
