@@ -1,0 +1,72 @@
+"""A pretend accelerator: a device of PyTorch with memory of its own kind; every operator falls back to the CPU.
+
+Tensors of it and of the CPU do not mix, as on a real accelerator, so it finds an index, a mask or a mean that stayed
+behind. Building it takes one to three minutes with g++ and ninja; PyTorch keeps what was built.
+"""
+
+import types
+from pathlib import Path
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.accelerators import Accelerator
+from lightning.fabric.strategies import SingleDeviceStrategy
+from torch.utils.cpp_extension import load
+
+NAME = "pretend"
+
+
+def install() -> None:
+    """Build the device once per machine and make it known to PyTorch, once per process."""
+    if hasattr(torch, NAME):
+        return
+    load(NAME, [str(Path(__file__).with_name("pretend.cpp"))], extra_cflags=["-O1"]).install()
+    torch.utils.rename_privateuse1_backend(NAME)
+    module = types.ModuleType(f"torch.{NAME}")
+    module.is_available = lambda: True
+    module.device_count = lambda: 1
+    module.current_device = lambda: 0
+    module._is_in_bad_fork = lambda: False
+    module.manual_seed_all = lambda seed: None
+    module.get_rng_state = lambda device=None: torch.get_rng_state()
+    module.set_rng_state = lambda state, device=None: None
+    module.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
+    module.synchronize = lambda device=None: None
+    module.set_device = lambda device: None
+    module.empty_cache = lambda: None
+    torch._register_device_module(NAME, module)
+    torch.utils.generate_methods_for_privateuse1_backend()
+
+
+class Pretend(Accelerator):
+    """What Fabric wants to know of the device."""
+
+    def setup_device(self, device): ...
+
+    def teardown(self): ...
+
+    @staticmethod
+    def parse_devices(devices):
+        return devices
+
+    @staticmethod
+    def get_parallel_devices(devices):
+        return [torch.device(NAME, 0)]
+
+    @staticmethod
+    def auto_device_count():
+        return 1
+
+    @staticmethod
+    def is_available():
+        return True
+
+    @staticmethod
+    def name():
+        return NAME
+
+
+def fabric() -> Fabric:
+    """Return a Fabric on the device."""
+    install()
+    return Fabric(strategy=SingleDeviceStrategy(device=torch.device(NAME, 0), accelerator=Pretend()))

@@ -1,0 +1,39 @@
+"""Every algorithm on a device whose tensors do not mix with the CPU's: what stays behind raises, as on a GPU.
+
+``pytest -m slow tests/device`` builds the device (g++ and ninja, one to three minutes) and compares each run with the
+same run on the CPU.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fl_lightning.config.compose import names
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (shutil.which("g++") and shutil.which("ninja")), reason="needs g++ and ninja to build"),
+]
+
+
+@pytest.fixture(scope="module")
+def found():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    command = [sys.executable, str(ROOT / "tests" / "device" / "compared.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("mode", ["sequential", "stacked"])
+@pytest.mark.parametrize("name", names("algorithms"))
+def test_an_algorithm_on_a_device_is_the_one_on_the_cpu(name, mode, found):
+    apart = found[f"{name} {mode}"]
+    assert isinstance(apart, float), apart
+    assert apart < 1e-5
