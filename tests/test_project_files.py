@@ -18,6 +18,7 @@ def test_github_files_are_sound(path):
         assert content[True]  # YAML reads the key `on` as a truth value
         for job in content["jobs"].values():
             assert all(("uses" in step) != ("run" in step) for step in job["steps"])
+            assert all(re.search(r"@[0-9a-f]{40}$", step["uses"]) for step in job["steps"] if "uses" in step)
     elif "body" in content:
         names = [field["id"] for field in content["body"]]
         assert len(names) == len(set(names))

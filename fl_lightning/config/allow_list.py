@@ -18,10 +18,10 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-import yaml
 from jsonargparse import Namespace, set_parsing_settings
 
 from fl_lightning.config.compose import ConfigError, Settings
+from fl_lightning.runs import safe_yaml
 
 _OWN = (
     *("aggregators", "asynchronous", "callbacks", "data", "engine", "module", "networks"),
@@ -179,8 +179,8 @@ def _dotted_names(text: str) -> list[str]:
 
 def _unescaped(text: str) -> str:
     try:
-        return json.dumps(yaml.safe_load(text), default=str)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return json.dumps(safe_yaml.load(text, "a text"), default=str)
+    except (ValueError, TypeError, RecursionError):
         return ""  # the parser will not read it either
 
 

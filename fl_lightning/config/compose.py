@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.output import read_plain
 from fl_lightning.runs import safe_yaml
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
@@ -84,7 +85,8 @@ def _meant(stem: str) -> str:
 def read(path: Path) -> Settings:
     """Return the contents of one file."""
     try:
-        loaded = safe_yaml.load_table(path.read_text(encoding="utf-8-sig"), f"config {path}")
+        text = read_plain(path, safe_yaml.MAX_BYTES).decode("utf-8-sig")
+        loaded = safe_yaml.load_table(text, f"config {path}")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {path} cannot be read: {error}") from None
     except safe_yaml.UnsafeYamlError as error:

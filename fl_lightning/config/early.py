@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-import yaml
-
 from fl_lightning.config import catalogue
 from fl_lightning.config.catalogue import Argument, Part
 from fl_lightning.config.compose import ConfigError, Settings, nearest, suggestion
@@ -164,7 +162,7 @@ class _Checker:
 
 def _is_number(text: str) -> bool:
     try:
-        float(yaml.safe_load(text))
-    except (ValueError, TypeError, OverflowError, yaml.YAMLError, RecursionError):
+        float(safe_yaml.load(text, "a number"))
+    except (ValueError, TypeError, OverflowError):
         return text.lstrip("+-.").lower() in ("nan", "inf", "infinity")
     return True

@@ -11,6 +11,9 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import jsonargparse._actions
+import jsonargparse._optionals
+import jsonargparse._util
 import typeshed_client
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
@@ -21,6 +24,7 @@ from fl_lightning.config.allow_list import check_classes, class_paths, explained
 from fl_lightning.config.compose import ConfigError, Settings
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.bases import Channel, DataSource, Partition, Sampling, Schedule, misfit
+from fl_lightning.runs import safe_yaml
 from fl_lightning.runs.identity import flat
 from fl_lightning.samplers import Sampler
 from fl_lightning.solvers import Solver
@@ -93,12 +97,14 @@ def parse_config(
         trusted: Packages whose classes may be named besides the known ones, see :mod:`fl_lightning.config.allow_list`.
     """
     _refuse_long_lists(config, overrides)
-    typeshed_client.get_search_context = _search_context
+    _limit_reading()
+    for text in safe_yaml.texts([config, *(argument.partition("=")[2] or argument for argument in overrides)]):
+        safe_yaml.refuse_aliases(text)
     limit_imports(trusted, [config, *overrides])
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            settings: Namespace = parser.parse_args(["--config", yaml.safe_dump(config), *overrides])
+            settings: Namespace = parser.parse_args(["--config", yaml.dump(config, Dumper=_WithoutAliases), *overrides])
     except (ArgumentError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise ConfigError(_one_line(str(error))) from None
     except SystemExit as ending:
@@ -111,6 +117,27 @@ def parse_config(
         for problem in _misfits(path):
             raise ConfigError(problem)
     return settings
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    """Writes what stands in two places twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _limit_reading() -> None:
+    """Let the parser read no files and start no process."""
+    typeshed_client.get_search_context = _search_context
+    for module in (jsonargparse._util, jsonargparse._actions, jsonargparse._optionals):
+        if not hasattr(module, "_get_config_read_mode"):
+            raise ImportError(f"jsonargparse {jsonargparse.__version__} reads files in a new way: install an older one")
+        module._get_config_read_mode = _no_files
+
+
+def _no_files() -> str:
+    """Say that no text is the name of a file with more of the config: the parser then takes it as it is."""
+    raise TypeError("a config names no other config")
 
 
 def _search_context(**settings: Any) -> typeshed_client.SearchContext:
@@ -130,7 +157,7 @@ def _check_tables(settings: Namespace) -> None:
 
 def _refuse_long_lists(config: Settings, overrides: Sequence[str]) -> None:
     """Refuse lists that would take the parser minutes: it looks at each value many times."""
-    found = [(key, len(value)) for key, value in flat(config).items() if isinstance(value, list)]
+    found = [(key, _num_values(value)) for key, value in flat(config).items() if isinstance(value, list)]
     found += [(text.partition("=")[0][:40], text.count(",") + 1) for text in overrides]
     for key, length in found:
         if length > _LONGEST_LIST:
@@ -138,6 +165,11 @@ def _refuse_long_lists(config: Settings, overrides: Sequence[str]) -> None:
                 f"{key} has {length:,} values, but lists of over {_LONGEST_LIST:,} come from a file: give its name "
                 f"instead ({', '.join(KINDS)}; traces and partitions have files of their own)"
             )
+
+
+def _num_values(value: object) -> int:
+    """Return how many values a list of lists has in all; the parser's time grows with the square of it."""
+    return sum(map(_num_values, value)) if isinstance(value, list) else 1
 
 
 def _one_line(error: str) -> str:

@@ -10,7 +10,9 @@ import numpy.typing as npt
 import torch
 
 from fl_lightning.data.federation import TensorFederation
+from fl_lightning.output import open_plain
 from fl_lightning.parts.bases import Partition
+from fl_lightning.parts.memory import decode
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector
 
@@ -47,7 +49,8 @@ def save_images(images: Images, path: Path, extra: dict[str, str], temporary: Pa
 def read_images(path: Path) -> tuple[Images, dict[str, str]]:
     """Read what :func:`save_images` wrote; a file with anything but tensors and strings in it is refused."""
     try:
-        content = torch.load(path, weights_only=True)
+        with open_plain(path) as file:
+            content = decode(file)
         images = Images(**{name: content.pop(name) for name in Images.__dataclass_fields__})
     except Exception as error:  # a damaged file breaks the loader in many ways
         raise ValueError(f"{path} is damaged ({type(error).__name__}); delete it and start again") from None

@@ -9,12 +9,14 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 
 from fl_lightning.data.federation import count_labels
+from fl_lightning.output import read_plain
 from fl_lightning.parts.bases import Partition
 from fl_lightning.parts.checking import one_of
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import IntVector, Vector
 
 _MAX_DRAWS = 500
+_LARGEST = 1_000_000_000  # bytes of a file
 Assignment = Literal["blocks", "cyclic", "random"]
 
 
@@ -231,10 +233,10 @@ class GivenIndices(Partition):
 
 def _read_json(path: Path) -> Sequence[Sequence[int]]:
     try:
-        content: Sequence[Sequence[int]] = json.loads(path.read_text())
+        content: Sequence[Sequence[int]] = json.loads(read_plain(path, _LARGEST))
     except FileNotFoundError:
         raise FileNotFoundError(f"no file {path} with the clients' example numbers (a JSON list of lists)") from None
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a JSON list of lists of example numbers: {error}") from None
     return content
 

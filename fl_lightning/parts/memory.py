@@ -2,8 +2,9 @@
 
 import copy
 import io
-from collections.abc import Iterable
-from typing import Any, ClassVar, TypeAlias
+import zipfile
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -98,6 +99,33 @@ def encode(content: object) -> bytes:
     buffer = io.BytesIO()
     torch.save(content, buffer)
     return buffer.getvalue()
+
+
+def decode(file: BinaryIO) -> Any:
+    """Return what ``torch.save`` made, without running anything in it and without unfolding it.
+
+    ``torch.save`` compresses nothing. A file of a few bytes whose records unfold to many is somebody else's.
+
+    Raises:
+        ValueError: If it holds compressed records, or is of an old format, whose size nothing tells.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            records = archive.infolist()
+            pickles = [archive.read(each) for each in records if each.filename.endswith(".pkl") and not _packed([each])]
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ValueError(f"it is not what torch.save writes ({error})") from None
+    length = file.seek(0, io.SEEK_END)
+    if _packed(records) or sum(each.file_size for each in records) > length:
+        raise ValueError("it holds compressed records")
+    if any(b"bytearray" in each for each in pickles):  # which torch lets a file make of any length
+        raise ValueError("it holds a bytearray")
+    file.seek(0)
+    return torch.load(file, weights_only=True, map_location="cpu")
+
+
+def _packed(records: Sequence[zipfile.ZipInfo]) -> bool:
+    return any(each.compress_type != zipfile.ZIP_STORED for each in records)
 
 
 def _key(name: str) -> str:

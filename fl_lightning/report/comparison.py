@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fl_lightning.report import statistics
 from fl_lightning.report.statistics import Band, Cost, Paired, Spread
-from fl_lightning.runs.reading import Run
+from fl_lightning.runs.reading import Problem, Run
 from fl_lightning.theory.checks import Vector
 
 AXES = {"round": "rounds", "local_steps": "local steps", "computation_time": "simulated computation time (s)"}
@@ -269,6 +269,23 @@ def default_targets(entries: Sequence[Entry]) -> tuple[float, ...]:
     return tuple(targets)
 
 
+def _metrics(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Return the metrics by which runs may be compared, the most wanted first, each with the runs that have it."""
+    names = [name for name in dict.fromkeys(run.summary.monitor for run in runs) if name]
+    wanted = dict.fromkeys([*(names if len(names) == 1 else []), *METRICS])
+    return {name: [run for run in runs if not math.isnan(_last(run.metrics.get(name)))] for name in wanted}
+
+
+def with_common_metric(runs: Sequence[Run]) -> tuple[list[Run], list[Problem]]:
+    """Leave out runs that lack what most others have, where no metric is common to all."""
+    having = _metrics(runs)
+    metric = max(having, key=lambda name: len(having[name]))
+    if any(len(each) == len(runs) for each in having.values()) or 2 * len(having[metric]) <= len(runs):
+        return list(runs), []
+    lacking = [run for run in runs if run not in having[metric]]
+    return having[metric], [Problem(run.folder, f"it has no {metric}, which the other runs have") for run in lacking]
+
+
 def compare(runs: Sequence[Run], reference: str = "fedacs", targets: Sequence[float] = ()) -> Comparison:
     """Group the runs and rank the algorithms by their final metric.
 
@@ -278,11 +295,10 @@ def compare(runs: Sequence[Run], reference: str = "fedacs", targets: Sequence[fl
     if not runs:
         raise ValueError("there is no finished run to report")
     entries = grouped(runs)
-    names = [name for name in dict.fromkeys(run.summary.monitor for run in runs) if name]
-    wanted = list(dict.fromkeys([*(names if len(names) == 1 else []), *METRICS]))
-    metric = next((name for name in wanted if all(not math.isnan(_last(run.metrics.get(name))) for run in runs)), None)
+    having = _metrics(runs)
+    metric = next((name for name, known in having.items() if len(known) == len(runs)), None)
     if metric is None:
-        raise ValueError(f"the runs have no metric in common: wanted one of {', '.join(wanted)}")
+        raise ValueError(f"the runs have no metric in common: wanted one of {', '.join(having)}")
     sign = -1 if is_maximised(metric, runs) else 1
 
     def rank(entry: Entry) -> tuple[float, str]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.report.comparison import Comparison, Entry, compare
+from fl_lightning.report.comparison import Comparison, Entry, compare, with_common_metric
 from fl_lightning.report.statistics import spread
+from fl_lightning.report.tables import all_tables
 from fl_lightning.report.writing import write
-from fl_lightning.runs.reading import Problem, load_all
+from fl_lightning.runs.reading import Problem, Run, load_all
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,6 +50,9 @@ def load(
         ValueError: There is no finished run, or they have no metric in common.
     """
     runs, problems = load_all(folders)
+    runs, lacking = with_common_metric(runs)
+    runs, broken = _presentable(runs)
+    problems = [*problems, *lacking, *broken]
     for problem in problems:
         warn(str(problem))
     compared = compare(runs, reference, targets)
@@ -56,6 +60,24 @@ def load(
     if reference not in (found.name, found.runs[0].algorithm):
         warn(f"no run of {reference}: the others are compared with {found.name}")
     return Outcome(comparison=compared, problems=problems)
+
+
+def _presentable(runs: list[Run]) -> tuple[list[Run], list[Problem]]:
+    """Leave out runs that no page can be made of; each is looked at alone only if they fail together."""
+    if not runs or _error(runs) is None:
+        return runs, []
+    errors = [(run, _error([run])) for run in runs]
+    problems = [Problem(run.folder, f"no report can be made of it ({error})") for run, error in errors if error]
+    return [run for run, error in errors if error is None], problems
+
+
+def _error(runs: list[Run]) -> str | None:
+    """Return what goes wrong where the tables of runs are made, or nothing."""
+    try:
+        all_tables(compare(runs))
+    except Exception as error:  # numbers that no run writes can go wrong in any way
+        return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return None
 
 
 def outcome_table(compared: Comparison) -> "Table":

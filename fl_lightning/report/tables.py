@@ -1,6 +1,7 @@
 """The tables of a report, for people (Markdown, LaTeX) and for programs (CSV with all digits)."""
 
 import csv
+import html
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +20,8 @@ _TEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
     "−": "$-$",
     "≥": r"$\geq$",
     "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",  # two of them and a number stand for any character
+    "~": r"\textasciitilde{}",
     "Ω": r"$\Omega$",
     "ε": r"$\varepsilon$",
 }
@@ -63,15 +66,17 @@ class Table:
         """Return the numbers."""
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(self.records[0]) if self.records else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: "" if _is_nan(value) else value for key, value in row.items()} for row in self.records)
+        writer.writerow({key: _no_formula(key) for key in writer.fieldnames})
+        writer.writerows(
+            {key: "" if _is_nan(value) else _no_formula(value) for key, value in row.items()} for row in self.records
+        )
         return text.getvalue()
 
     def to_markdown(self) -> str:
         """Return the words as a Markdown table."""
         lines = [self.header, tuple("---" for _ in self.header), *self.rows]
-        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines)
-        return f"**{self.title}**\n\n{body}\n\n{self.note}\n"
+        body = "\n".join("| " + " | ".join(map(_markdown, row)) + " |" for row in lines)
+        return f"**{_markdown(self.title)}**\n\n{body}\n\n{_markdown(self.note)}\n"
 
     def to_latex(self) -> str:
         """Return the words as a LaTeX table (needs the package booktabs)."""
@@ -100,8 +105,19 @@ def _is_nan(value: str | float) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
+def _no_formula(value: str | float) -> str | float:
+    """Return a cell that a spreadsheet takes for a text, where it would take it for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+def _markdown(text: str) -> str:
+    """Return a text as Markdown shows it: no HTML, no links or pictures, no ends of cells."""
+    plain = html.escape(text, quote=False).replace("\\", "\\\\").replace("|", "\\|")
+    return " ".join(plain.splitlines()).replace("](", "]\\(")
+
+
 def _tex(text: str) -> str:
-    return "".join(_TEX.get(letter, letter) for letter in text)
+    return "".join(_TEX.get(letter, letter if letter.isprintable() or letter == "\u00a0" else " ") for letter in text)
 
 
 def number(value: float, digits: int = 3, sign: bool = False) -> str:

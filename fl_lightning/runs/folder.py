@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.output import half_written, write_durably
+from fl_lightning.output import half_written, read_plain, write_durably
 from fl_lightning.runs import records
 from fl_lightning.runs.locking import FolderLock
 from fl_lightning.runs.records import CHECKPOINTS, CONFIG, LOGS, RunError
@@ -233,7 +233,7 @@ def _is_ours(run_dir: Path) -> bool:
 def marker(run_dir: Path) -> dict[str, object]:
     """Return what a run's folder says of the run; empty if it has no marker."""
     try:
-        content = json.loads((run_dir / MARKER).read_text(encoding="utf-8"))
+        content = json.loads(read_plain(run_dir / MARKER, records.LARGEST_TEXT))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) and "config_hash" in content else {}

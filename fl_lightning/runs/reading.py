@@ -62,8 +62,8 @@ def load_all(paths: Iterable[Path]) -> tuple[list[Run], list[Problem]]:
     for folder in folders:
         try:
             runs.append(load(folder))
-        except (ValueError, OSError) as error:  # noqa: PERF203
-            problems.append(Problem(folder, " ".join(str(error).split())))
+        except (ValueError, OSError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError) as error:  # noqa: PERF203
+            problems.append(Problem(folder, " ".join(str(error).split()) or type(error).__name__))
     together, foreign = _one_data_set(runs)
     kept, repeated = _once(together)
     return kept, problems + foreign + repeated

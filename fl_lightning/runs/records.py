@@ -1,6 +1,7 @@
 """The files that a run leaves, and the one reader of each. Imports nothing heavier than numpy."""
 
 import csv
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
+from fl_lightning.output import open_plain, read_plain
 from fl_lightning.runs import safe_yaml
 
 CONFIG = "config.yaml"
@@ -29,6 +31,8 @@ NOISE_KEY = "noise.key"  # of a private run; only its owner can read it
 CHECKPOINTS = "checkpoints"  # a folder
 LOGS = ("wandb", "tensorboard")  # folders
 
+LARGEST_TEXT = 50_000_000  # bytes of a marker or summary
+_LARGEST_TABLE = 1_000_000_000
 _LARGEST = 1e15
 _FROM_ZERO = ("size", "weight", "expected_draws", "draws", "deliveries", "num_steps", "failure_rate")  # of clients
 
@@ -120,7 +124,7 @@ def read_summary(folder: Path) -> Summary:
         ValueError: If the file is half-written, or not one that a run writes.
     """
     try:
-        content = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        content = json.loads(read_plain(folder / SUMMARY, LARGEST_TEXT))
     except (ValueError, RecursionError):
         raise ValueError(f"{SUMMARY} is half-written or no JSON") from None
     if not isinstance(content, dict):
@@ -144,7 +148,7 @@ def read_config(folder: Path) -> dict[str, object]:
         ValueError: If the file is half-written, or no table of keys.
     """
     try:
-        config = safe_yaml.load((folder / CONFIG).read_text(encoding="utf-8"), f"{folder / CONFIG}")
+        config = safe_yaml.load(_config_text(folder), f"{folder / CONFIG}")
     except safe_yaml.UnsafeYamlError:
         raise ValueError(f"{CONFIG} is half-written or no YAML") from None
     if not isinstance(config, dict):
@@ -152,11 +156,15 @@ def read_config(folder: Path) -> dict[str, object]:
     return config
 
 
+def _config_text(folder: Path) -> str:
+    return read_plain(folder / CONFIG, safe_yaml.MAX_BYTES).decode()
+
+
 def stored_config(folder: Path) -> str | None:
     """Return the text of the configuration that lies in a folder, or nothing if it cannot be read as one."""
     try:
         read_config(folder)
-        return (folder / CONFIG).read_text(encoding="utf-8")
+        return _config_text(folder)
     except (OSError, ValueError):
         return None
 
@@ -164,7 +172,7 @@ def stored_config(folder: Path) -> str | None:
 def read_table(path: Path) -> Table:
     """Return the columns of a CSV file of numbers."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with io.TextIOWrapper(open_plain(path, _LARGEST_TABLE), newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file)) or [[]]
     except csv.Error as error:  # a cell of over 131,072 characters, for one
         raise ValueError(f"{path.name} is no table: {error}") from None
@@ -246,7 +254,7 @@ def _read(path: Path, wanted: str) -> Table:
 def num_rounds(folder: Path) -> int:
     """Return how many rows the metrics of a run have below their header, whatever they hold."""
     try:
-        with (folder / METRICS).open("rb") as file:
+        with open_plain(folder / METRICS) as file:
             return max(0, sum(1 for _ in file) - 1)
     except OSError:
         return 0

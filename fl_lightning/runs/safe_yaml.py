@@ -5,8 +5,9 @@ from typing import Any, NoReturn
 
 import yaml
 
-_MAX_BYTES = 10_000_000
-_MAX_VALUES = 1_000_000
+MAX_BYTES = 300_000
+_MAX_VALUES = 100_000
+_MAX_TEXT = 100_000  # characters of one value
 
 
 class UnsafeYamlError(ValueError):
@@ -58,8 +59,8 @@ def load(text: str, origin: str) -> Any:
         ...
     fl_lightning.runs.safe_yaml.UnsafeYamlError: an example is not valid YAML: !!binary is not supported: use plain ...
     """
-    if len(text) > _MAX_BYTES:
-        raise UnsafeYamlError(f"{origin} has {len(text):,} characters, at most {_MAX_BYTES:,} are read")
+    if len(text) > MAX_BYTES:
+        raise UnsafeYamlError(f"{origin} has {len(text):,} characters, at most {MAX_BYTES:,} are read")
     try:
         loaded = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -67,6 +68,39 @@ def load(text: str, origin: str) -> Any:
     if _has_more_values_than(_MAX_VALUES, loaded):
         raise UnsafeYamlError(f"{origin} has over {_MAX_VALUES:,} values, or refers to itself")
     return loaded
+
+
+def refuse_aliases(text: str) -> None:
+    """Refuse a text with aliases: a few lines of them stand for more values than any memory holds.
+
+    The parser reads texts as YAML, and texts within texts; an alias may hide behind an escaped character.
+
+    Raises:
+        UnsafeYamlError: If it has any, or is too long.
+    """
+    if len(text) > _MAX_TEXT:
+        raise UnsafeYamlError(f"a text has {len(text):,} characters, at most {_MAX_TEXT:,} are read: {text[:40]!r} ...")
+    if not ("&" in text and "*" in text) and "\\" not in text:
+        return
+    try:
+        has_aliases = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
+        inner = None if has_aliases else yaml.load(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError):
+        return  # it stays a text
+    except RecursionError:
+        has_aliases, inner = True, None
+    if has_aliases:
+        raise UnsafeYamlError(f"aliases (*) are not supported in a text: write the values out: {text[:40]!r} ...")
+    for each in texts(inner):
+        if each != text:
+            refuse_aliases(each)
+
+
+def texts(tree: Any) -> list[str]:
+    """Return all texts in a tree, keys too."""
+    if isinstance(tree, dict):
+        return [text for pair in tree.items() for each in pair for text in texts(each)]
+    return [text for each in tree for text in texts(each)] if isinstance(tree, list) else [tree] * isinstance(tree, str)
 
 
 def load_table(text: str, origin: str) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 import hashlib
 import io
+import os
 import re
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
-from fl_lightning.output import write_durably
+from fl_lightning.output import open_plain, write_durably
+from fl_lightning.parts.memory import decode
 
 FORMAT = 2  # rises whenever an older program could not read what a newer one writes
 _HEADER = re.compile(rb"fl_lightning checkpoint (\d{1,4}) ([0-9a-f]{64}) (\d{1,18})\n")
@@ -108,7 +110,7 @@ class _Hashed:
 def is_checkpoint(path: Path) -> bool:
     """Whether a file begins as one that :func:`write_checkpoint` wrote."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             return _HEADER.match(file.read(_HEADER_ROOM)) is not None
     except OSError:
         return False
@@ -120,8 +122,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
     Raises:
         DamagedFileError: If the file is not a checkpoint, is of a newer format, or was changed since it was written.
     """
-    data = path.read_bytes()
-    header = _HEADER.match(data[:_HEADER_ROOM])
+    with open_plain(path) as file:
+        header = _HEADER.match(file.read(_HEADER_ROOM))
+        length = 0 if header is None else int(header[3])
+        is_whole = header is not None and os.fstat(file.fileno()).st_size == header.end() + length
+        file.seek(0 if header is None else header.end())
+        payload = file.read(length) if is_whole else b""
     if header is None:
         raise DamagedFileError(f"{path} is not a checkpoint of fl_lightning, or its first line is damaged")
     version = int(header[1])
@@ -129,11 +135,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedFileError(
             f"{path} has format {version}, but this version reads up to {FORMAT}: update fl_lightning"
         )
-    payload = memoryview(data)[header.end() :]
-    if len(payload) != int(header[3]) or hashlib.sha256(payload).hexdigest() != header[2].decode():
+    if not is_whole or hashlib.sha256(payload).hexdigest() != header[2].decode():
         raise DamagedFileError(f"{path} is damaged: its checksum does not match its content")
     try:
-        content = torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
+        content = decode(io.BytesIO(payload))
     except Exception as error:  # the loader has a long list of its own, and refuses code with one of them
         raise DamagedFileError(f"{path} holds something else than a checkpoint ({type(error).__name__})") from None
     if not isinstance(content, dict):

@@ -7,7 +7,10 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from fl_lightning.output import open_plain
+
 FILE = "deliveries.csv"  # in the folder of a run
+_LARGEST = 1_000_000_000  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ def read_deliveries(path: Path, last_round: int | None = None) -> list[Delivery]
         ValueError: If it is not such a file.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with io.TextIOWrapper(open_plain(path, _LARGEST), newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
             found = [_delivery([int(row[name]) for name in _COLUMNS]) for row in rows]
     except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError, csv.Error) as error:

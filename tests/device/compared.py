@@ -7,9 +7,9 @@ import json
 import sys
 
 import torch
-from device.pretend import fabric
 from lightning.fabric import Fabric
 
+from device.pretend import fabric
 from fl_lightning import algorithm
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule
 from fl_lightning.config.compose import names

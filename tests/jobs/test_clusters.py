@@ -16,6 +16,7 @@ import pytest
 from fl_lightning.cli import compare
 from fl_lightning.cli.main import main
 from fl_lightning.config import compose as configs
+from fl_lightning.jobs import slurm
 from fl_lightning.jobs.jobs import Job
 from fl_lightning.jobs.ray_pool import play
 from fl_lightning.jobs.worker import read_job
@@ -207,3 +208,11 @@ def test_a_killed_node_changes_no_byte(tmp_path):
     for folder in folders:
         assert content_of(tmp_path / "ray" / folder.relative_to(tmp_path / "local")) == content_of(folder)
     assert json.loads((folders[0] / "summary.json").read_text())["rounds"] == 30
+
+
+@pytest.mark.parametrize("name", ["a\ntouch RAN\n#", "a\rb", "a\x1bb"])
+def test_the_name_of_a_folder_cannot_become_a_line_of_a_slurm_script(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = Job(configs=["toy.yaml"], seed=0, run_dir="run", data="toy", algorithm="fedavg")
+    with pytest.raises(configs.ConfigError, match="line breaks"):
+        slurm.write(tmp_path / name, [job], [], None, 1, {})
