@@ -19,6 +19,12 @@ def rng() -> np.random.Generator:
 
 
 @pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the nodes of each test remember what they answered in a folder of their own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
+@pytest.fixture(autouse=True)
 def _quiet_calibration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the warning of large steps out of tests that count warnings: small systems take large steps on purpose."""
     if "test_planning" not in request.node.nodeid:
