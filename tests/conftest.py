@@ -18,6 +18,12 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the nodes of each test remember what they answered in a folder of their own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
 @pytest.fixture
 def _no_warning_of_large_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """For files that count warnings: their small systems take large steps on purpose."""

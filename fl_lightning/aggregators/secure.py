@@ -23,11 +23,12 @@ class SecureSum(Aggregator):
     threshold arrive, the round fails and the model stays. Numbers are whole multiples of a step in a ring: the result
     is the plain one to half a step per client, and an entry above the bound is an error. The server is assumed to
     follow the protocol. What such a round decides by arrivals, a threshold of many clients decides against cohorts of
-    bad links: keep it low where links are bad.
+    bad links: a low one is a choice between that and how many must be honest.
 
     Args:
         bound: Largest absolute value in what a client sends, n c Delta.
-        threshold: How many of those drawn must arrive, as a number or as a share of them; at least 2.
+        threshold: How many of those drawn must arrive, as a number or as a share of them; at least 2. As many clients
+            that work together with the server can open every update, so that it is above half by default.
         weighting: The aggregator whose factor c the clients put on their updates; none by default.
         bits: Of the ring.
     """
@@ -38,7 +39,7 @@ class SecureSum(Aggregator):
     def __init__(
         self,
         bound: float,
-        threshold: int | float = 0.3,
+        threshold: int | float = 0.51,
         weighting: Aggregator | None = None,
         bits: Bits = 64,
     ) -> None:

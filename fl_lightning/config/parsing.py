@@ -132,7 +132,7 @@ def _limit_reading() -> None:
     for module in (jsonargparse._util, jsonargparse._actions, jsonargparse._optionals):
         if not hasattr(module, "_get_config_read_mode"):
             raise ImportError(f"jsonargparse {jsonargparse.__version__} reads files in a new way: install an older one")
-        module._get_config_read_mode = _no_files
+        vars(module)["_get_config_read_mode"] = _no_files
 
 
 def _no_files() -> str:

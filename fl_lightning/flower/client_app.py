@@ -18,6 +18,7 @@ from fl_lightning.config.compose import ConfigError
 from fl_lightning.data.held_out import HeldOut
 from fl_lightning.engine import Engine
 from fl_lightning.flower import records, secure_client
+from fl_lightning.flower.membership import claim_round
 from fl_lightning.flower.node import Node, merged_config, read_node
 from fl_lightning.flower.task import parser, read_task
 from fl_lightning.parts.protocols import Federation, Handout, LocalWork
@@ -118,6 +119,7 @@ class LocalTraining:
     def masked(self, message: Message, context: Context) -> Message:
         """Train and return the update times n c, and the loss, under masks."""
         hide = secure_client.masking(message, context, self.node.client)
+        claim_round(self.node, records.value(message, "task", str), _round(message))
         updates = self._trained(message)
         values = records.value(message, "factor", float) * updates.deltas[0].double().cpu().numpy()
         hidden = hide(np.append(values, np.nan_to_num(updates.losses[0])))
@@ -219,7 +221,7 @@ def _answer(message: Message, context: Context) -> Message:
     if records.value(message, "client", int) != node.client:
         raise ConfigError(f"this is client {node.client}, not the one that was asked for")
     if kind in _OF_SUMS:
-        found = _OF_SUMS[kind](message, context, node.client)
+        found = _OF_SUMS[kind](message, context, node)
         return Message(records.packed({**found, "client": node.client}), reply_to=message)
     if node.only_sums and kind != records.MASKED:
         raise ConfigError("this node sends nothing but what goes into a secure sum (node.only_sums)")

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from typing_extensions import override
+
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.parts.checking import one_of
 
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
-_KEYS = ("steps", "max_steps", "threads", "accelerator", "only_sums", "trust")
+_SUMS = ("only_sums", "min_threshold", "identity", "members", "state")
+_KEYS = ("steps", "max_steps", "threads", "accelerator", *_SUMS, "trust")
 _MAX_STEPS = 100_000
 
 
@@ -28,17 +31,48 @@ class Node:
     threads: int | None = None
     accelerator: Accelerator = "auto"
     only_sums: bool = False  # answer with what goes into a secure sum, and with no update of its own
+    min_threshold: int | None = None  # of a secure sum that it takes part in; None: above half of the members
+    identity: str | None = None  # file of the node's own key, which signs what it sends in a sum; made at first use
+    members: "Members | None" = None  # public keys of those with whom it makes sums; None: whom the server names
+    state: str | None = None  # folder in which it remembers what it answered; None: one of this user
     trust: tuple[str, ...] = ()  # packages whose classes a server may name
 
     def __post_init__(self) -> None:
         if self.client < 0:
             raise ConfigError(f"client={self.client} must be the number of a client, counted from 0")
-        for name, value in (("steps", self.steps), ("max_steps", self.max_steps), ("threads", self.threads)):
+        numbers = ("steps", "max_steps", "threads", "min_threshold")
+        for name, value in ((name, vars(self)[name]) for name in numbers):
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name}={value!r} of the node must be a whole number of at least 1")
         if type(self.only_sums) is not bool:
             raise ConfigError(f"only_sums={self.only_sums!r} of the node must be true or false")
+        for name in ("identity", "state"):
+            if vars(self)[name] is not None and not isinstance(vars(self)[name], str):
+                raise ConfigError(f"{name}={vars(self)[name]!r} of the node must be a path")
+        if self.members is not None and self.identity is None:
+            raise ConfigError("members of the node needs its own key, too: set node.identity to a file")
         one_of("accelerator", self.accelerator, Accelerator)
+
+
+class Members(dict[int, str]):
+    """Public keys in base 16 by client; as a part of a frozen record it has a hash."""
+
+    @override
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted(self.items())))
+
+
+def _members(given: object) -> Members | None:
+    """Return the keys of a node's file.
+
+    Raises:
+        ConfigError: If it is no table of numbers and keys.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not all(type(k) is int and isinstance(v, str) for k, v in given.items()):
+        raise ConfigError("members of the node must be a table: the number of each client, and its public key as text")
+    return Members(given)
 
 
 def merged_config(config: str) -> dict[str, Any]:
@@ -72,5 +106,6 @@ def read_node(node_config: Mapping[str, object]) -> Node:
     if not isinstance(trust, list) or not all(isinstance(each, str) for each in trust):
         raise ConfigError(f"node.trust={trust!r} in {config} must be a list of packages")
     given = [package for package in str(node_config.get("trust", "")).split(",") if package]
-    settings = {key: own[key] for key in _KEYS if key in own and key != "trust"}
+    settings = {key: own[key] for key in _KEYS if key in own and key not in ("trust", "members")}
+    settings["members"] = _members(own.get("members"))
     return Node(config=str(Path(config)), client=client, trust=(*trust, *given), **settings)

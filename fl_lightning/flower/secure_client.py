@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ConfigRecord, Context, Message
 
+from fl_lightning.flower.membership import check_members, signature
+from fl_lightning.flower.node import Node
 from fl_lightning.flower.records import BadMessageError, Values, entries, value
 from fl_lightning.secure import FixedPoint, Participant
 from fl_lightning.secure.fixed_point import Ring
@@ -21,17 +23,18 @@ _LEAST = 2  # the sum of one update is that update
 _BITS = (32, 64)
 
 
-def answer_keys(message: Message, context: Context, client: int) -> Values:
+def answer_keys(message: Message, context: Context, node: Node) -> Values:
     """Return new public keys; the sum before, if it did not end, is forgotten."""
     session = value(message, "session", str)
-    party = Participant(client, session)
+    party = Participant(node.client, session)
     context.state[_RECORD] = ConfigRecord({"session": session, "secret": list(party.secret), "stage": "keys"})
     masking, sealing = party.public
-    return {"masking": masking, "sealing": sealing}
+    return {"masking": masking, "sealing": sealing, "signature": signature(node, session, party.public)}
 
 
-def answer_shares(message: Message, context: Context, client: int) -> Values:
+def answer_shares(message: Message, context: Context, node: Node) -> Values:
     """Return sealed shares of both secrets for all who sent keys."""
+    client = node.client
     kept, party = _member(message, context, client, "keys")
     members = entries(message, "members", int)
     masking, sealing = (entries(message, name, bytes, len(members)) for name in ("masking", "sealing"))
@@ -39,8 +42,14 @@ def answer_shares(message: Message, context: Context, client: int) -> Values:
     directory = dict(zip(members, zip(masking, sealing, strict=True), strict=True))
     if directory.get(client) != party.public or len(directory) < len(members) or min(directory) < 0:
         raise BadMessageError("the server's list of keys lacks this client's, or has somebody twice")
-    if not _LEAST <= threshold <= len(members):
-        raise BadMessageError(f"the server asks for a threshold of {threshold} of {len(members)} clients")
+    least = max(_LEAST, len(members) // 2 + 1 if node.min_threshold is None else node.min_threshold)
+    if not least <= threshold <= len(members):
+        raise BadMessageError(
+            f"the server asks for a threshold of {threshold} of {len(members)} clients, but this node wants at least "
+            f"{least} (node.min_threshold): that many together can open an update"
+        )
+    signatures = entries(message, "signatures", bytes, len(members))
+    check_members(node, kept["session"], directory, dict(zip(members, signatures, strict=True)))
     shares = party.shares(directory, threshold)
     kept |= {"stage": "shares", "members": members, "masking": masking, "sealing": sealing, "threshold": threshold}
     context.state[_RECORD] = ConfigRecord(kept)
@@ -73,11 +82,12 @@ def masking(message: Message, context: Context, client: int) -> Callable[[npt.ND
     return masked
 
 
-def answer_reveal(message: Message, context: Context, client: int) -> Values:
+def answer_reveal(message: Message, context: Context, node: Node) -> Values:
     """Return one share of each sender: of its seed where its vector arrived, of its key where it did not.
 
     The node's own secrets are forgotten with it.
     """
+    client = node.client
     kept, party = _member(message, context, client, "masked")
     survivors, dropped = (set(entries(message, name, int)) for name in ("survivors", "dropped"))
     del context.state[_RECORD]

@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +32,13 @@ from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
 _LOG = logging.getLogger("fl_lightning")
 _MOST_DIGITS = 131  # of a share in base 16
+_SIGNATURE = 64  # bytes (Ed25519)
+
+
+class _Keys(NamedTuple):
+    masking: bytes
+    sealing: bytes
+    signature: bytes  # of the client's own key, for members who know it; empty where it has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +112,9 @@ class SecureTraining:
             return
         listed: dict[str, Value] = {
             "members": list(keys),
-            "masking": [m for m, _ in keys.values()],
-            "sealing": [s for _, s in keys.values()],
+            "masking": [each.masking for each in keys.values()],
+            "sealing": [each.sealing for each in keys.values()],
+            "signatures": [each.signature for each in keys.values()],
         }
         listed |= named | {"threshold": view.threshold}
         sealed = self._questions.ask(
@@ -117,7 +126,7 @@ class SecureTraining:
         )
         if len(sealed) < view.threshold:
             return
-        view.directory = {client: keys[client] for client in sealed}
+        view.directory = {client: (keys[client].masking, keys[client].sealing) for client in sealed}
         view.sealed = {receiver: {sender: sealed[sender][receiver] for sender in sealed} for receiver in sealed}
 
     def _uploads(
@@ -168,11 +177,13 @@ class SecureTraining:
             return None
 
 
-def _keys(message: Message, client: int) -> tuple[bytes, bytes]:
+def _keys(message: Message, client: int) -> _Keys:
     read_sender(message, client)
-    found = value(message, "masking", bytes), value(message, "sealing", bytes)
+    found = _Keys(*(value(message, name, bytes) for name in ("masking", "sealing", "signature")))
+    if len(found.signature) not in (0, _SIGNATURE):
+        raise BadMessageError(f"sends a signature of {len(found.signature)} bytes")
     try:
-        for key in found:
+        for key in (found.masking, found.sealing):
             KeyPair().agree(key, "try")  # or it would be the others who fail
     except ValueError:
         raise BadMessageError("sends a public key that is none") from None

@@ -33,11 +33,17 @@ class FixedPoint:
             raise ValueError(f"bound={self.bound} must be a positive number")
         if self.bits not in (32, 64):
             raise ValueError(f"bits={self.bits!r} must be 32 or 64")
+        if not 1 <= self.num_parties < 2 ** (self.bits - 2):
+            raise ValueError(f"num_parties={self.num_parties} must be from 1 to {2 ** (self.bits - 2) - 1}")
 
     @property
     def step(self) -> float:
-        """Distance between two numbers that stay different; an encoded entry is at most half of it away."""
-        return self.bound * self.num_parties / (2.0 ** (self.bits - 1) * (1 - 2.0**-20))
+        """Distance between two numbers that stay different; an encoded entry is at most half of it away.
+
+        The ring has room for these halves of all parties, too.
+        """
+        room = 2.0 ** (self.bits - 1) * (1 - 2.0**-20) - self.num_parties / 2 - 1
+        return self.bound * self.num_parties / room
 
     @property
     def dtype(self) -> type[np.uint32] | type[np.uint64]:

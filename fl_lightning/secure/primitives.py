@@ -26,8 +26,9 @@ def library() -> SimpleNamespace:
         ImportError: With how to install it.
     """
     try:
+        from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives import hashes
-        from cryptography.hazmat.primitives.asymmetric import x25519
+        from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
         from cryptography.hazmat.primitives.ciphers import Cipher, aead, algorithms, modes
         from cryptography.hazmat.primitives.kdf import hkdf
     except ImportError:
@@ -35,7 +36,15 @@ def library() -> SimpleNamespace:
             "cryptography is not installed, and secure aggregation needs it: pip install 'fl-lightning[privacy]'"
         ) from None
     return SimpleNamespace(
-        hashes=hashes, x25519=x25519, Cipher=Cipher, aead=aead, algorithms=algorithms, modes=modes, hkdf=hkdf
+        hashes=hashes,
+        x25519=x25519,
+        Cipher=Cipher,
+        aead=aead,
+        algorithms=algorithms,
+        modes=modes,
+        hkdf=hkdf,
+        ed25519=ed25519,
+        InvalidSignature=InvalidSignature,
     )
 
 

@@ -1,7 +1,7 @@
-"""Updates that must not reach the model: not finite, or of the wrong shape."""
+"""Updates that must not reach the model: not finite, of the wrong shape, or longer than any honest one."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -10,10 +10,12 @@ import torch
 
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.protocols import Probe
-from fl_lightning.types import ClientUpdate, Fault, IntVector, ModelState, Received, Updates, Vector
+from fl_lightning.types import Fault, IntVector, ModelState, Received, Updates, Vector
 
 _LOG = logging.getLogger("fl_lightning")
 OnBadUpdate = Literal["reject", "stop"]
+_MOST_TIMES = 1e15  # the length of the model that an update may have
+_ENOUGH = 3  # updates of which a median says what is usual
 
 
 class FaultPolicy:
@@ -25,10 +27,22 @@ class FaultPolicy:
     Args:
         on_bad_update: ``reject``: throw the update away, count it, say so once for each client. ``stop``: end the run.
         exploding_loss: Report a client whose mean training loss is above this or not finite.
+        max_norm_ratio: An update that is longer per local step than this times the median of its round is bad, too, for
+            a single one could overflow a memory of updates; None: no such limit. A private run has its clip instead:
+            who is rejected must not depend on what others send. Whatever this is, an update is bad whose length
+            overflows, or is above 1e15 times that of the model.
     """
 
-    def __init__(self, on_bad_update: OnBadUpdate = "reject", exploding_loss: float = 1e6) -> None:
+    def __init__(
+        self,
+        on_bad_update: OnBadUpdate = "reject",
+        exploding_loss: float = 1e6,
+        max_norm_ratio: float | None = 1e6,
+    ) -> None:
         one_of("on_bad_update", on_bad_update, OnBadUpdate)
+        if max_norm_ratio is not None and not max_norm_ratio > 1:
+            raise ValueError(f"max_norm_ratio={max_norm_ratio} must be above 1, or left out")
+        self.max_norm_ratio = max_norm_ratio
         if not exploding_loss > 0:
             raise ValueError(f"exploding_loss={exploding_loss} must be positive")
         self.on_bad_update, self.exploding_loss = on_bad_update, exploding_loss
@@ -38,6 +52,8 @@ class FaultPolicy:
         """Return what is sound of a round; who sent nonsense counts as lost, or in a private run as one who sent 0."""
         round_index, updates = received.plan.index, received.updates
         reasons = bad_rows(updates, state)
+        if not reasons or len(reasons) < len(updates.clients):
+            reasons |= long_rows(updates, state, None if private else self.max_norm_ratio, reasons)
         self._report_losses(round_index, updates, reasons)
         if not reasons:
             return received
@@ -124,6 +140,31 @@ def bad_rows(updates: Updates, state: ModelState) -> dict[int, str]:
     }
 
 
+def long_rows(updates: Updates, state: ModelState, max_ratio: float | None, known: Mapping[int, str]) -> dict[int, str]:
+    """Return the rows that are longer than any honest update, with the reason for each.
+
+    Args:
+        updates: Of the right shape.
+        state: The global model.
+        max_ratio: Times the median length per local step of the round's other rows; None: no such limit.
+        known: Rows that are bad already.
+    """
+    if updates.total is not None or not len(updates.clients):
+        return {}
+    norms = torch.linalg.vector_norm(updates.deltas, dim=1).double().cpu().numpy()
+    longest = _MOST_TIMES * max(1.0, float(torch.linalg.vector_norm(state.weights)))
+    absurd = np.setdiff1d(np.flatnonzero(~(norms <= longest)), [*known])
+    found = {int(row): f"is {norms[row]:.3g} long" for row in absurd}
+    others = np.setdiff1d(np.arange(len(norms)), [*known, *found])
+    if max_ratio is None or len(others) < _ENOUGH:
+        return found
+    paces = norms / np.maximum(1, updates.num_steps)
+    usual = float(np.median(paces[others]))
+    for row in others[paces[others] > max_ratio * usual].tolist() if usual > 0 else []:
+        found[row] = f"is {paces[row] / usual:.3g} times as long per step as is usual in this round"
+    return found
+
+
 def with_zeros(updates: Updates, rows: list[int], state: ModelState) -> Updates:
     """Return the updates with zeros for some rows, whose clients seem to have moved nothing."""
     if len(rows) == len(updates.clients):  # also where the shapes are wrong
@@ -139,44 +180,8 @@ def without_rows(updates: Updates, rows: list[int]) -> Updates:
     return updates.rows(np.setdiff1d(np.arange(len(updates.clients)), rows))
 
 
-def collect(received: Sequence[ClientUpdate], round_index: int, state: ModelState) -> tuple[Updates, tuple[Fault, ...]]:
-    """Return the sound ones of updates that came one by one, as columns ascending by client, and the others' faults.
-
-    For engines that do not train the clients themselves, and so cannot know what they get.
-    """
-    faults, sound = [], []
-    for update in sorted(received, key=lambda update: update.client):
-        row = Updates(
-            clients=np.array([update.client]),
-            deltas=update.delta[None],
-            buffers=update.buffers[None],
-            num_steps=np.array([update.num_steps]),
-            losses=np.array([update.loss]),
-        )
-        reasons = bad_rows(row, state)
-        if reasons:
-            faults.append(Fault(round_index, update.client, reasons[0]))
-        else:
-            sound.append(row)
-    empty = Updates(
-        clients=np.empty(0, np.int64),
-        deltas=state.weights.new_empty(0, len(state.weights)),
-        buffers=state.buffers.new_empty(0, len(state.buffers)),
-        num_steps=np.empty(0, np.int64),
-        losses=np.empty(0),
-    )
-    columns = sound or [empty]
-    return Updates(
-        clients=np.concatenate([row.clients for row in columns]),
-        deltas=torch.cat([row.deltas for row in columns]),
-        buffers=torch.cat([row.buffers for row in columns]),
-        num_steps=np.concatenate([row.num_steps for row in columns]),
-        losses=np.concatenate([row.losses for row in columns]),
-    ), tuple(faults)
-
-
 class SoundProbe:
-    """Hands a sampler the answers of clients with zeros for what is not finite: there is nothing to learn from it."""
+    """Hands a sampler the answers of clients with zeros for what is not finite or overflows: it teaches nothing."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -202,7 +207,7 @@ class SoundProbe:
 
 
 def _zeroed(rows: torch.Tensor) -> torch.Tensor:
-    bad = ~finite_rows(rows)
+    bad = ~(finite_rows(rows) & torch.isfinite(torch.linalg.vector_norm(rows, dim=1)))
     return torch.where(bad[:, None], torch.zeros_like(rows), rows) if bool(bad.any()) else rows
 
 

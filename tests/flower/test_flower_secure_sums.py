@@ -23,7 +23,7 @@ from fl_lightning.secure.primitives import KeyPair, mask
 EVIL = 1003  # the node of client 6
 NAMES = {  # of the values in each kind of answer
     WHO: {"client", "size"},
-    KEYS: {"client", "masking", "sealing"},
+    KEYS: {"client", "masking", "sealing", "signature"},
     SHARES: {"client", "receivers", "shares"},
     MASKED: {"client", "num_steps"},
     REVEAL: {"client", "owners", "shares"},

@@ -168,7 +168,7 @@ def test_noise_of_the_server_goes_on_top():
     from fl_lightning.samplers import HeterogeneityAware, Independent
 
     settings = {"sampling": SamplerSelection(HeterogeneityAware(), 5, Independent())}
-    noise = [GaussianMechanism(Clip(1.0), noise_multiplier=0.5)]
+    noise = [GaussianMechanism(Clip(1.0), noise_multiplier=0.5, key=0)]
     rows = begins_alike(AnonymousMean(), SecureSum(bound=1e4, threshold=2), rounds=4, uploads=noise, **settings)
     assert rows[-1].metrics["epsilon"] > 0
 
@@ -227,3 +227,19 @@ def test_a_million_values_of_a_hundred_clients():
     masked = time.process_time()
     print(f"shares {shared - began:.2f} s, masking {masked - shared:.2f} s")
     assert masked - began < 2
+
+
+@pytest.mark.parametrize(("num_parties", "bits"), [(4096, 32), (100_000, 32), (4096, 64)])
+def test_a_sum_at_the_bound_does_not_wrap_around(num_parties, bits):
+    """Each entry may be rounded up by half a step, and all of them in the same direction."""
+    ring = FixedPoint(bound=1.0, num_parties=num_parties, bits=bits)
+    for value in (1.0, -1.0):
+        encoded = ring.encode(np.array([value]))
+        total = (encoded.astype(ring.dtype) * ring.dtype(num_parties)).astype(ring.dtype)
+        assert ring.decode(total)[0] == pytest.approx(value * num_parties, rel=1e-4)
+
+
+@pytest.mark.parametrize("sampler", [DiversityBased(), NormProportional()], ids=["DiversityBased", "NormProportional"])
+def test_a_server_optimizer_around_a_secure_sum_needs_what_the_sum_needs(sampler):
+    with pytest.raises(ValueError, match="SecureSum hides single updates"):
+        small_loop(sampler, aggregator=ServerMomentum(SecureSum(1e3))).run(linear_module(), gaussian_federation())

@@ -13,6 +13,14 @@ import pytest
 import torch
 import wandb
 
+from fl_lightning.aggregators import (
+    AnonymousMean,
+    ControlVariates,
+    CoordinateMedian,
+    LastKnownUpdates,
+    MemorizedMean,
+    ServerMomentum,
+)
 from fl_lightning.callbacks import RoundCheckpoint, RunRecorder, WandbMetrics
 from fl_lightning.callbacks import wandb as wandb_callback
 from fl_lightning.cli.main import main
@@ -22,7 +30,7 @@ from fl_lightning.output import write_durably
 from fl_lightning.runs.records import read_rounds
 from fl_lightning.runs.storage import checkpoints, read_checkpoint
 from fl_lightning.samplers import Importance
-from fl_lightning.server.faults import FaultPolicy, bad_rows, collect, finite_rows
+from fl_lightning.server.faults import FaultPolicy, bad_rows, finite_rows, long_rows
 from fl_lightning.types import ModelState, Updates
 from stored_runs import arguments, make_run
 from systems import gaussian_federation, linear_module, small_loop
@@ -125,7 +133,7 @@ def test_every_algorithm_survives_nan_clients(algorithm, tmp_path):
     rows = read_rounds(tmp_path / "metrics.csv")
     assert len(rows) == 4
     assert torch.isfinite(run.loop.state.weights).all()
-    rejected = json.loads((tmp_path / "summary.json").read_text())["rejected_updates_by_client"]
+    rejected = json.loads((tmp_path / "summary.json").read_text()).get("rejected_updates_by_client", {})  # or private
     assert set(rejected) <= {"0", "5"}
     if algorithm in ("full", "fedpbc"):  # they draw everybody
         assert set(rejected) == {"0", "5"}
@@ -168,10 +176,6 @@ def test_wrong_shapes_are_rejected():
     narrow = replace(sound, deltas=torch.zeros(2, 2))
     assert bad_rows(narrow, state) == dict.fromkeys([0, 1], "has weights of shape (2,) instead of (3,)")
     assert "buffers" in bad_rows(replace(sound, buffers=torch.zeros(2, 4)), state)[1]
-    received = [replace(sound[1], delta=torch.zeros(5)), sound[0]]
-    updates, (fault,) = collect(received, 7, state)
-    assert updates.clients.tolist() == [0]
-    assert (fault.client, fault.round_index) == (1, 7)
 
 
 def test_finite_rows_against_numpy(rng):
@@ -291,3 +295,47 @@ def test_w_and_b_may_be_unreachable(tmp_path, monkeypatch, caplog):
     assert len(memory.results) == 4
     assert any("W&B cannot be reached" in record.getMessage() for record in caplog.records)
     assert list(tmp_path.rglob("offline-run-*"))
+
+
+@pytest.mark.parametrize("size", [3e38, 1e17, 1e8])
+@pytest.mark.parametrize(
+    "aggregator", [ControlVariates, MemorizedMean, LastKnownUpdates, AnonymousMean, CoordinateMedian, ServerMomentum]
+)
+def test_one_huge_update_is_rejected_counted_and_reaches_no_memory(aggregator, size, monkeypatch):
+    made = ServerMomentum(AnonymousMean()) if aggregator is ServerMomentum else aggregator()
+    loop = small_loop(Importance(), rounds=8, aggregator=made)
+    train = loop.engine.train
+
+    def with_a_huge_one(state, plan, clients, *rest):
+        updates = train(state, plan, clients, *rest)
+        if plan.index == 3:
+            updates.deltas[0] = size
+        return updates
+
+    monkeypatch.setattr(loop.engine, "train", with_a_huge_one)
+    results = list(loop.iterate(linear_module(), gaussian_federation(num_clients=12)))
+    if len(results[2].updates) < 3 and size < 1e15:  # two updates have no median that says what is usual
+        return
+    assert results[2].metrics["num_rejected"] == 1
+    assert "long" in results[2].faults[0].reason
+    assert float(loop.state.weights.abs().max()) < 1e3
+    assert all(torch.isfinite(value).all() for value in tensors_of(made.state_dict()))
+
+
+def tensors_of(state):
+    for value in state.values() if isinstance(state, dict) else []:
+        yield from [value] if isinstance(value, torch.Tensor) else tensors_of(value)
+
+
+def test_lengths_of_honest_updates_are_left_alone():
+    state = ModelState(torch.zeros(4), torch.zeros(0))
+    lengths = torch.tensor([1e-5, 1.0, 3.0, 2.0, 50.0])
+    updates = Updates(
+        clients=np.arange(5), deltas=lengths[:, None] * torch.ones(5, 4), buffers=torch.zeros(5, 0),
+        num_steps=np.array([1, 1, 1, 1, 30]), losses=np.zeros(5),
+    )  # fmt: skip
+    assert long_rows(updates, state, 1e6, {}) == {}
+    assert list(long_rows(updates, state, 1.5, {})) == [2]
+    assert long_rows(updates, state, None, {}) == {}
+    with pytest.raises(ValueError, match=r"max_norm_ratio=1\.0 must be above 1"):
+        FaultPolicy(max_norm_ratio=1.0)
