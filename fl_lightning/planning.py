@@ -104,7 +104,21 @@ class Planner:
         self.algorithm.sampling.ask(profiles, probe, rng)
         plan = self.calibrated(self.undrawn(profiles, index, self.base_rate(index)))
         cohort = self.algorithm.sampling.configure_cohort(plan.cohort, rng)
-        return replace(plan, cohort=cohort, probed_steps=0 if probe is None else probe.num_steps)
+        return replace(
+            self._counting(plan), cohort=cohort, probed_steps=0 if probe is None else probe.num_steps
+        )
+
+    def _counting(self, plan: RoundPlan) -> RoundPlan:
+        """Return an undrawn plan with what its step length leaves out, such as sums that fail."""
+        sampling = self.algorithm.sampling
+        chances = self.algorithm.aggregator.objective_factors(
+            plan, lambda rng: sampling.configure_cohort(plan.cohort, rng).counts
+        )
+        if chances is None:
+            return plan
+        measured = plan.expected.measured
+        factors = chances if measured is None else chances * measured
+        return replace(plan, expected=replace(plan.expected, measured=factors))
 
     def _arranged(self, profiles: Profiles, index: int) -> Profiles:
         """Return the profiles with the work of the jobs that end in this round, where clients do not wait."""

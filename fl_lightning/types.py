@@ -94,6 +94,7 @@ class Cohort:
     num_draws: int  # K, the divisor of the aggregate
     scope: Scope = "round"  # the narrowest scope in which a calibration may trust these probabilities
     arrivals: Arrivals | None = None  # where clients do not wait for each other
+    with_replacement: bool = False  # whether the draws are independent, so that a client may be drawn twice by chance
     there: float = 1.0  # how much of what is drawn on average is there, where absence shortens the step
     average: "Cohort | None" = None  # over who can be drawn in a round, where absence shortens the step
 
@@ -101,6 +102,13 @@ class Cohort:
     def clients(self) -> IntVector:
         """The distinct clients drawn, ascending."""
         return np.flatnonzero(self.counts > 0)  # several times faster on booleans
+
+    @property
+    def inclusion(self) -> Vector:
+        """The probability that each client is drawn at all; dependent draws avoid repetition, (M,)."""
+        if self.with_replacement:
+            return 1 - (1 - self.probabilities) ** self.num_draws
+        return np.minimum(1.0, self.num_draws * self.probabilities)
 
 
 @dataclass(frozen=True)

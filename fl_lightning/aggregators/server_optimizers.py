@@ -24,6 +24,7 @@ class ServerOptimizer(Aggregator):
     """
 
     memory = ("moments", "aggregator")
+    linear = True  # whether the step is linear in the gradients
 
     def __init__(self, aggregator: Aggregator, lr: float) -> None:
         if not 0 < lr < float("inf"):
@@ -34,7 +35,8 @@ class ServerOptimizer(Aggregator):
     @property
     @override
     def traits(self) -> AggregatorTraits:
-        return replace(self.aggregator.traits, moments=True)
+        inner = self.aggregator.traits
+        return replace(inner, moments=True, linear=inner.linear and self.linear)
 
     def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what the optimizer remembers before the first round, by name."""
@@ -115,6 +117,8 @@ class ServerAdam(ServerOptimizer):
         epsilon: Gradients well below this are not amplified further.
     """
 
+    linear = False
+
     def __init__(
         self, aggregator: Aggregator, lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, epsilon: float = 1e-3
     ) -> None:
@@ -151,6 +155,8 @@ class ServerYogi(ServerOptimizer):
         beta2: 1 minus the pace of the denominator, in [0, 1).
         epsilon: Gradients well below this are not amplified further.
     """
+
+    linear = False
 
     def __init__(
         self, aggregator: Aggregator, lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, epsilon: float = 1e-3

@@ -13,13 +13,13 @@ import torch
 
 from fl_lightning import theory
 from fl_lightning.algorithms import Algorithm, System
+from fl_lightning.diagnosis.certainty import unknown_parts
 from fl_lightning.diagnosis.objective import TypicalRound
-from fl_lightning.parts.bases import Sampling, Schedule
+from fl_lightning.parts.bases import Schedule
 from fl_lightning.parts.traits import ScheduleTraits
 from fl_lightning.planning import Planner
-from fl_lightning.samplers import WithReplacement
 from fl_lightning.samplers.selection import Selection
-from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.types import Conditions, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads import Uploads
 
 _MEMORY_FLOATS = 20_000_000  # for the made-up gradients
@@ -113,15 +113,18 @@ def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, lea
     plans.start()
     asks_or_learns = not algorithm.sampling.traits.is_fixed
     gradients, losses = _world(len(plans.weights), world) if asks_or_learns else (torch.empty(0), np.empty(0))
-    rounds = []
+    rounds: list[TypicalRound] = []
+    if algorithm.aggregator.traits.keeps == "memory" and not asks_or_learns:
+        for index in _indices(plans, num_rounds):
+            algorithm.aggregator.expect(plans.plan(index))
     for index in _indices(plans, num_rounds):
         conditions = plans.conditions(index)
         probe = ImaginedProbe(gradients, plans.profiles(conditions), losses)
         plan = plans.plan(index, conditions, probe)
-        inclusion = _inclusion(algorithm.sampling, plan.cohort)
-        typical = _typical(plan, probe, plans.learning_rate, inclusion, algorithm.uploads.noise_variance(plan))
+        typical = _typical(plan, probe, plans.learning_rate, algorithm.uploads.noise_variance(plan))
         delivered = system.channel.configure_delivery(plan, seed=0)
         rounds.append(_with_costs(typical, plans, plan, probe) if system.clock.is_set_up else typical)
+        algorithm.aggregator.expect(plan)
         if learn and isinstance(algorithm.sampling, Selection):
             updates = _updates(np.flatnonzero(delivered), gradients, plan.profiles, losses)
             result = RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0)
@@ -162,10 +165,10 @@ def _with_costs(typical: TypicalRound, plans: Planner, plan: RoundPlan, probe: I
 def typical_rounds(planner: Planner) -> list[TypicalRound] | None:
     """Return typical rounds of an algorithm on given rounds; None where its objective depends on the data.
 
-    That is so where two made-up worlds lead to two objectives, and where the aggregator is not linear.
+    That is so where two made-up worlds lead to two objectives, and where a part says so.
     """
     algorithm = planner.algorithm
-    if not algorithm.aggregator.traits.linear:
+    if unknown_parts(algorithm):
         return None
     if algorithm.sampling.traits.is_fixed:
         return dry_run(planner)
@@ -225,13 +228,6 @@ def _updates(clients: IntVector, gradients: torch.Tensor, profiles: Profiles, lo
     )
 
 
-def _inclusion(sampling: Sampling, cohort: Cohort) -> Vector:
-    """Return the probability that a client trains at all; dependent draws avoid repetition."""
-    if isinstance(sampling, Selection) and isinstance(sampling.way_of_drawing, WithReplacement):
-        return 1 - (1 - cohort.probabilities) ** cohort.num_draws
-    return np.minimum(1.0, cohort.num_draws * cohort.probabilities)
-
-
 def _expected_presence(plan: RoundPlan) -> Vector | float:
     """Return how often a client can be drawn in rounds with these T and q, over how often in all, (M,)."""
     conditions = plan.profiles.conditions
@@ -240,8 +236,9 @@ def _expected_presence(plan: RoundPlan) -> Vector | float:
     return conditions.chance / conditions.presence
 
 
-def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector, noise: float) -> TypicalRound:
+def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, noise: float) -> TypicalRound:
     profiles, cohort = plan.profiles, plan.cohort
+    inclusion = cohort.inclusion
     lasting = plan.expected.lasting
     offered = profiles.conditions.offered
     steps = profiles.num_steps.astype(np.float64)

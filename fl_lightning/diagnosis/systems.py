@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.partitions import expected_sizes
+from fl_lightning.diagnosis.certainty import bounded_parts
 from fl_lightning.diagnosis.dry_run import GivenConditions, planner_of, typical_rounds
 from fl_lightning.diagnosis.given_clients import ClientTable
 from fl_lightning.diagnosis.needs import needs_of
@@ -109,7 +111,8 @@ def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tup
         if rounds is None:
             unknown.append(name)
         else:
-            found.append(diagnose(name, like.weights, rounds, needs))
+            bounded = bounded_parts(algorithm, like.system)
+            found.append(replace(diagnose(name, like.weights, rounds, needs), bounded=bounded))
     return found, unknown
 
 

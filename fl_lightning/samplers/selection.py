@@ -9,7 +9,7 @@ from fl_lightning.parts.bases import Sampling
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.protocols import Forecast, Probe
 from fl_lightning.parts.traits import SamplerTraits
-from fl_lightning.samplers import Drawing, Sampler
+from fl_lightning.samplers import Drawing, Sampler, WithReplacement
 from fl_lightning.types import BoolVector, Cohort, Profiles, RoundResult, Vector
 
 Absent = Literal["corrected", "replaced"]
@@ -108,6 +108,7 @@ class Selection(Sampling):
             counts=np.zeros(profiles.num_clients, dtype=np.int64),
             num_draws=num_draws,
             scope=self.traits.scope,
+            with_replacement=isinstance(self.way_of_drawing, WithReplacement),
         )
 
     def _corrected(self, profiles: Profiles, available: BoolVector, presence: Vector) -> Cohort:
@@ -123,6 +124,7 @@ class Selection(Sampling):
             counts=np.zeros(profiles.num_clients, dtype=np.int64),
             num_draws=num_draws,
             scope=self.traits.scope,
+            with_replacement=isinstance(self.way_of_drawing, WithReplacement),
         )
         there = max(float(wanted[available].sum() / (presence @ wanted)), 1e-12)
         probabilities = among(wanted, available)

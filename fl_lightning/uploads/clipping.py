@@ -39,7 +39,7 @@ class Clip(Upload):
     """
 
     memory = ("norm", "_factors", "_heard")
-    traits = UploadTraits(at_server=True)
+    traits = UploadTraits(at_server=True, effect="bounded")
 
     def __init__(
         self, norm: float = 1.0, of: Measure = "work", quantile: float | None = None, pace: float = 0.2

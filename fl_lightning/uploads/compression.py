@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
+from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.seeding import Purpose, client_keys, client_seed
 from fl_lightning.types import IntVector, RoundPlan, Updates
 from fl_lightning.uploads.base import Upload
@@ -28,6 +29,13 @@ class Compression(Upload):
     """
 
     memory = ("residuals",)
+    unbiased = False  # whether a single upload is right on average
+
+    @property
+    @override
+    def traits(self) -> UploadTraits:
+        """Without feedback a biased upload leaves something out for good, and the data decide what."""
+        return UploadTraits(effect="exact" if self.unbiased or self.error_feedback else "unknown")
 
     def __init__(self, error_feedback: bool) -> None:
         self.error_feedback = error_feedback
@@ -89,6 +97,8 @@ class Quantized(Compression):
         bits: b, of each value, its sign included; 2 to 16.
     """
 
+    unbiased = True
+
     def __init__(self, bits: int = 8) -> None:
         if not 2 <= bits <= 16:
             raise ValueError(f"bits={bits} must be from 2 to 16")
@@ -141,6 +151,8 @@ class RandomK(Compression):
         share: k / d, of the values that are sent.
         error_feedback: Whether clients keep what they did not send.
     """
+
+    unbiased = True
 
     def __init__(self, share: float = 0.1, error_feedback: bool = False) -> None:
         super().__init__(error_feedback)

@@ -96,7 +96,7 @@ class GaussianMechanism(Upload):
     @property
     @override
     def traits(self) -> UploadTraits:
-        return UploadTraits(hides_updates=self.place == "server")
+        return UploadTraits(hides_updates=self.place == "server", effect=self.clip.traits.effect)
 
     @override
     def start(self, planner: "Planner", num_buffers: int) -> None:

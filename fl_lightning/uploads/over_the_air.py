@@ -36,7 +36,7 @@ class OverTheAir(Upload):
             Longer ones are an error.
     """
 
-    traits = UploadTraits(hides_updates=True)
+    traits = UploadTraits(hides_updates=True, effect="exact")
 
     def __init__(self, snr_db: float = 20.0, max_norm: float | None = None) -> None:
         if not -100 < snr_db < 200:

@@ -128,7 +128,7 @@ def test_a_secure_run_is_the_plain_run(weighting):
     if not failed[-1]:
         assert torch.allclose(secure.state.weights, plain.state.weights, atol=1e-5)
     for left, right in zip(before, after, strict=True):
-        assert np.array_equal(left.plan.effective_weights, right.plan.effective_weights)
+        assert np.array_equal(left.plan.expected.contribution, right.plan.expected.contribution)
 
 
 def test_one_step_is_the_plain_one_to_the_quantisation_step():
