@@ -250,7 +250,8 @@ class Planner:
 
     def typical_profiles(self, with_clock: bool = True) -> Iterator[Profiles]:
         """Yield the profiles of rounds that will not be played: one period of a schedule that repeats itself."""
-        varies = with_clock and self.system.clock.varies
+        clock, asynchronous = self.system.clock, self.algorithm.sampling.traits.asynchronous
+        varies = with_clock and (clock.varies or (asynchronous and clock.changes_pace))
         for index in self._typical_rounds(None if varies else self._schedule.period):
             yield self.profiles(self.conditions(index, with_clock))
 

@@ -82,6 +82,17 @@ class Arrivals:
     oldest: int  # the same of the oldest model that somebody still trains on
     elapsed: float  # seconds since the round before
     expected: Vector  # steps that the server makes during a job of each client, on average, (M,)
+    seen: tuple[IntVector, IntVector, IntVector] | None = None  # clients, ages and counts of uploads that were tried out
+
+    def mean_discount(self, exponent: float) -> Vector:
+        """Return the mean of (1 + age)^-exponent of each client's uploads, (M,); at the mean age where none was seen."""
+        usual = (1 + self.expected) ** -exponent
+        if self.seen is None:
+            return usual
+        clients, ages, counts = self.seen
+        number = np.bincount(clients, counts, minlength=len(usual))
+        total = np.bincount(clients, counts * (1.0 + ages) ** -exponent, minlength=len(usual))
+        return np.divide(total, number, out=usual, where=number > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
