@@ -287,6 +287,8 @@ def target_weights(weights: TargetWeights, sizes: IntVector) -> Vector:
         values = read_numbers(weights) if isinstance(weights, str) else np.asarray(weights, dtype=np.float64)
         if values.shape != sizes.shape:
             raise ValueError(f"weights has {len(values)} entries, but there are {len(sizes)} clients")
-        if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
+        if not (np.isfinite(values).all() and (values >= 0).all() and (values > 0).any()):
             raise ValueError("weights must be finite numbers >= 0 with a positive sum")
+        if not 1e-290 < values.max() < 1e300 / len(values):
+            values = values / values.max()  # whose sum is a number, and whose shares have all their digits
     return values / values.sum()

@@ -44,8 +44,7 @@ class SecureSum(Aggregator):
         bits: Bits = 64,
     ) -> None:
         FixedPoint(bound, 1, bits)
-        is_share = isinstance(threshold, float) and not threshold.is_integer()
-        if not threshold > 0 or (is_share and threshold > 1):
+        if not threshold > 0 or (threshold > 1 and threshold % 1):
             raise ValueError(f"threshold={threshold} must be a number of clients or a share of them in (0, 1)")
         self.bound, self.threshold, self.bits = bound, threshold, bits
         self.weighting = weighting or Aggregator()
@@ -134,7 +133,7 @@ class SecureSum(Aggregator):
 
     def _needed(self, plan: RoundPlan, num_clients: int) -> int:
         num_draws = plan.cohort.num_draws
-        if isinstance(self.threshold, float) and not self.threshold.is_integer():
+        if isinstance(self.threshold, float) and self.threshold <= 1:
             return max(_LEAST, int(np.ceil(self.threshold * num_clients)))
         if self.threshold > num_draws:
             raise ValueError(

@@ -12,7 +12,7 @@ from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import Forecast
 from fl_lightning.parts.traits import SamplerTraits, layers
 from fl_lightning.samplers import Sampler
-from fl_lightning.samplers.selection import Selection
+from fl_lightning.samplers.selection import Selection, number_of
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Arrivals, Cohort, IntVector, Profiles, Vector
 
@@ -83,8 +83,7 @@ class AsynchronousSelection(Remembers, Selection):
             return num_clients
         if self.concurrency is None:
             return self.num_draws(num_clients)
-        share = isinstance(self.concurrency, float) and not self.concurrency.is_integer()
-        return max(1, round(self.concurrency * num_clients)) if share else int(self.concurrency)
+        return number_of(self.concurrency, num_clients)
 
     @override
     def start(self, forecast: Forecast) -> None:

@@ -5,7 +5,7 @@ objectives, the objective depends on the data and nothing can be said beforehand
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +25,7 @@ from fl_lightning.uploads import Uploads
 _MEMORY_FLOATS = 20_000_000  # for the made-up gradients
 _WORLD_ROUNDS, _WORLD_CLIENTS = 16, 200
 _AVAILABILITY_ROUNDS, _AVAILABILITY_VALUES = 512, 100_000
+_CHECKED_ROUNDS, _CHECKED_VALUES = 4096, 100_000  # of a sampler that relies on a forecast
 _APART = 37  # rounds between those that are looked at where clients come and go: hardly related, at all times of a day
 
 
@@ -33,14 +34,18 @@ class GivenConditions(Schedule):
 
     Args:
         rounds: T and q of each round.
+        more: Returns those of a later round, where it is not to start again: what a sampler forecasts is then not what
+            it is judged by.
     """
 
-    def __init__(self, rounds: Sequence[Conditions]) -> None:
-        self.rounds = rounds
-        self.traits = ScheduleTraits(period=len(rounds))
+    def __init__(self, rounds: Sequence[Conditions], more: Callable[[int], Conditions] | None = None) -> None:
+        self.rounds, self.more = rounds, more
+        self.traits = ScheduleTraits(period=len(rounds) if more is None else None)
 
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
         """Return T and q of all clients in this round."""
+        if self.more is not None and round_index > len(self.rounds):
+            return self.more(round_index)
         return self.rounds[(round_index - 1) % len(self.rounds)]
 
 
@@ -63,10 +68,14 @@ def planner_of(algorithm: Algorithm, system: System, weights: Vector, lr: float)
 
 def given_rounds(planner: Planner) -> Sequence[Conditions]:
     """Return the rounds that a planner's system has."""
+    return _schedule(planner).rounds
+
+
+def _schedule(planner: Planner) -> GivenConditions:
     schedule = planner.system.schedule
     if not isinstance(schedule, GivenConditions):
         raise TypeError(f"a dry run plays given rounds, but the schedule is a {type(schedule).__name__}")
-    return schedule.rounds
+    return schedule
 
 
 class ImaginedProbe:
@@ -136,6 +145,9 @@ def _indices(planner: Planner, num_rounds: int | None) -> range:
     """Return which rounds are looked at; more of them where the objective depends on who is there with whom."""
     number = len(given_rounds(planner)[:num_rounds])
     if planner.system.clock.availability is None:
+        forecasts = planner.algorithm.sampling.traits.needs_forecast and _schedule(planner).more is not None
+        if num_rounds is None and forecasts:
+            number = max(number, min(_CHECKED_ROUNDS, _CHECKED_VALUES // len(planner.weights)))
         return range(1, number + 1)
     if num_rounds is None and _replaces(planner):
         number = max(number, min(_AVAILABILITY_ROUNDS, _AVAILABILITY_VALUES // len(planner.weights)))

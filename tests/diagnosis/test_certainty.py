@@ -17,6 +17,7 @@ from fl_lightning.aggregators.base import weighted_sum
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.callbacks import ChannelFailures
 from fl_lightning.diagnosis.certainty import bounded_parts, unknown_parts
+from fl_lightning.diagnosis.dry_run import GivenConditions, planner_of
 from fl_lightning.diagnosis.systems import diagnosed
 from fl_lightning.diagnosis.words import objective_line
 from fl_lightning.samplers import HeterogeneityAware, Importance, Systematic, WithReplacement
@@ -112,3 +113,12 @@ def test_parts_say_where_the_objective_is_a_limit():
     assert bounded_parts(independent, System(clock=Clock(take_first=2, jitter=0.3), channel=links)) == ("take_first",)
     assert bounded_parts(Algorithm(uploads=[Clip()]), System()) == ("Clip",)
     assert bounded_parts(Algorithm(aggregator=AnonymousMean("received")), System()) == ("AnonymousMean",)
+
+
+def test_a_sampler_that_relies_on_a_forecast_is_judged_by_other_rounds():
+    """The mean of 256 forecast rounds is not the long-run mean: how far it is off is printed, and is not 0."""
+    rounds = GivenConditions(changing(num_rounds=96, seed=1), lambda index: changing(num_rounds=1, seed=index)[0])
+    system = System(schedule=rounds, channel=ChannelFailures())
+    algorithm = Algorithm(sampling=Selection(HeterogeneityAware("mean"), 3, Systematic()))
+    said = predicted(algorithm, planner_of(Algorithm(), system, WEIGHTS, 0.01))
+    assert 0.002 < said.distance < 0.06
