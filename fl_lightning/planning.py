@@ -104,7 +104,19 @@ class Planner:
         self.algorithm.sampling.ask(profiles, probe, rng)
         plan = self.calibrated(self.undrawn(profiles, index, self.base_rate(index)))
         cohort = self.algorithm.sampling.configure_cohort(plan.cohort, rng)
-        return replace(plan, cohort=cohort, probed_steps=0 if probe is None else probe.num_steps)
+        return replace(self._counting(plan), cohort=cohort, probed_steps=0 if probe is None else probe.num_steps)
+
+    def _counting(self, plan: RoundPlan) -> RoundPlan:
+        """Return an undrawn plan with what its step length leaves out, such as sums that fail."""
+        sampling = self.algorithm.sampling
+        chances = self.algorithm.aggregator.objective_factors(
+            plan, lambda rng: sampling.configure_cohort(plan.cohort, rng).counts
+        )
+        if chances is None:
+            return plan
+        measured = plan.expected.measured
+        factors = chances if measured is None else chances * measured
+        return replace(plan, expected=replace(plan.expected, measured=factors))
 
     def _arranged(self, profiles: Profiles, index: int) -> Profiles:
         """Return the profiles with the work of the jobs that end in this round, where clients do not wait."""
@@ -242,7 +254,8 @@ class Planner:
 
     def typical_profiles(self, with_clock: bool = True) -> Iterator[Profiles]:
         """Yield the profiles of rounds that will not be played: one period of a schedule that repeats itself."""
-        varies = with_clock and self.system.clock.varies
+        clock, asynchronous = self.system.clock, self.algorithm.sampling.traits.asynchronous
+        varies = with_clock and (clock.varies or (asynchronous and clock.changes_pace))
         for index in self._typical_rounds(None if varies else self._schedule.period):
             yield self.profiles(self.conditions(index, with_clock))
 
@@ -278,6 +291,8 @@ def target_weights(weights: TargetWeights, sizes: IntVector) -> Vector:
         values = read_numbers(weights) if isinstance(weights, str) else np.asarray(weights, dtype=np.float64)
         if values.shape != sizes.shape:
             raise ValueError(f"weights has {len(values)} entries, but there are {len(sizes)} clients")
-        if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
+        if not (np.isfinite(values).all() and (values >= 0).all() and (values > 0).any()):
             raise ValueError("weights must be finite numbers >= 0 with a positive sum")
+        if not 1e-290 < values.max() < 1e300 / len(values):
+            values = values / values.max()  # whose sum is a number, and whose shares have all their digits
     return values / values.sum()

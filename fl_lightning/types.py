@@ -82,6 +82,19 @@ class Arrivals:
     oldest: int  # the same of the oldest model that somebody still trains on
     elapsed: float  # seconds since the round before
     expected: Vector  # steps that the server makes during a job of each client, on average, (M,)
+    seen: tuple[IntVector, IntVector, IntVector] | None = (
+        None  # clients, ages and counts of uploads that were tried out
+    )
+
+    def mean_discount(self, exponent: float) -> Vector:
+        """Return the mean of (1 + age)^-exponent of each client's uploads, (M,); at the mean age where none was seen."""
+        usual = (1 + self.expected) ** -exponent
+        if self.seen is None:
+            return usual
+        clients, ages, counts = self.seen
+        number = np.bincount(clients, counts, minlength=len(usual))
+        total = np.bincount(clients, counts * (1.0 + ages) ** -exponent, minlength=len(usual))
+        return np.divide(total, number, out=usual, where=number > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +107,7 @@ class Cohort:
     num_draws: int  # K, the divisor of the aggregate
     scope: Scope = "round"  # the narrowest scope in which a calibration may trust these probabilities
     arrivals: Arrivals | None = None  # where clients do not wait for each other
+    with_replacement: bool = False  # whether the draws are independent, so that a client may be drawn twice by chance
     there: float = 1.0  # how much of what is drawn on average is there, where absence shortens the step
     average: "Cohort | None" = None  # over who can be drawn in a round, where absence shortens the step
 
@@ -101,6 +115,13 @@ class Cohort:
     def clients(self) -> IntVector:
         """The distinct clients drawn, ascending."""
         return np.flatnonzero(self.counts > 0)  # several times faster on booleans
+
+    @property
+    def inclusion(self) -> Vector:
+        """The probability that each client is drawn at all; dependent draws avoid repetition, (M,)."""
+        if self.with_replacement:
+            return 1 - (1 - self.probabilities) ** self.num_draws
+        return np.minimum(1.0, self.num_draws * self.probabilities)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import pytest
 from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.callbacks import HeterogeneitySchedule, ObservedConditions, SamplerSelection
 from fl_lightning.parts.traits import SamplerTraits, ScheduleTraits
-from fl_lightning.planning import Planner
-from fl_lightning.samplers import Consistent, HeterogeneityAware, PowerOfChoice, Sampler
+from fl_lightning.planning import Planner, target_weights
+from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance, PowerOfChoice, Sampler
+from fl_lightning.samplers.selection import Selection
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import Conditions
@@ -224,3 +225,14 @@ def test_a_limit_that_nobody_can_know_beforehand_is_refused():
     with pytest.raises(ValueError, match="ObservedConditions learns only later: give a number"):
         limited("auto", schedule=ObservedConditions()).plan(1)
     assert limited(4, schedule=ObservedConditions()).plan(1).profiles.num_steps.tolist() == [4] * M
+
+
+@pytest.mark.parametrize("values", [[1e308, 3e307, 5e307], [1e-320, 3e-320], [1.7e308] * 4])
+def test_huge_and_tiny_weights_become_shares(values):
+    shares = target_weights(values, np.ones(len(values), dtype=np.int64))
+    assert shares.sum() == pytest.approx(1)
+    assert shares / shares.max() == pytest.approx(np.asarray(values) / max(values), rel=1e-3)
+
+
+def test_a_share_of_one_is_everybody_and_one_is_one():
+    assert [Selection(Importance(), wanted).num_draws(8) for wanted in (1, 1.0, 0.5, 3.0)] == [1, 8, 4, 3]

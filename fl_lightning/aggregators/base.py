@@ -1,5 +1,7 @@
 """What an aggregator is: one method that returns c, or a direction of its own where it has memory."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from typing_extensions import override
@@ -9,6 +11,7 @@ from fl_lightning.parts.protocols import PLAIN, Handout
 from fl_lightning.parts.traits import AggregatorTraits, check_declared
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
+Draw = Callable[[np.random.Generator], IntVector]
 _PLAIN = AggregatorTraits()
 
 
@@ -51,6 +54,18 @@ class Aggregator(Remembers):
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return c, the expected factor on a delivered update, the sampler's factor included, (M,)."""
         return cohort.coefficients
+
+    def expect(self, plan: RoundPlan) -> None:
+        """Remember of a round that is only planned what it brings on average, as far as :meth:`coefficients` asks."""
+
+    def objective_factors(self, plan: RoundPlan, draw: Draw) -> Vector | None:
+        """Return what is to be multiplied to each client's share of Omega and not to the step length, (M,); None: 1.
+
+        Args:
+            plan: Of the round.
+            draw: Makes the draws of the round once more.
+        """
+        return None
 
     def handout(self, plan: RoundPlan) -> Handout:
         """Return what clients get besides the global model: starts of their own, shifts of their gradients."""
@@ -104,15 +119,19 @@ def matching_coefficients(amounts: Vector, profiles: Profiles, cohort: Cohort) -
     return np.divide(amounts, arrival, out=np.zeros(len(arrival)), where=arrival > 0)
 
 
-def remembered_ratio(known: Vector, accumulation: Vector) -> Vector:
-    """Return A of the update that memory holds over A of this round; 1 where nothing has arrived yet, (M,).
+def remembered(known: Vector, accumulation: Vector) -> Vector:
+    """Return A of the update that memory holds; that of this round where nothing has arrived yet, (M,).
 
-    >>> remembered_ratio(np.array([0.0, 6.0]), np.array([4.0, 4.0])).tolist()
-    [1.0, 1.5]
+    >>> remembered(np.array([0.0, 6.0]), np.array([4.0, 4.0])).tolist()
+    [4.0, 6.0]
     """
-    if not len(known):
-        return np.ones_like(accumulation)
-    return np.where(known > 0, known, accumulation) / accumulation
+    return np.where(known > 0, known, accumulation) if len(known) else accumulation
+
+
+def expected_memory(known: Vector, profiles: Profiles, cohort: Cohort) -> Vector:
+    """Return A of the update that memory holds after a round, on average, (M,)."""
+    before = remembered(known, profiles.accumulation)
+    return before + cohort.inclusion * (1 - profiles.failure_rates) * (profiles.accumulation - before)
 
 
 def mean_accumulation(shares: Vector, accumulation: Vector) -> float:

@@ -32,7 +32,8 @@ class AnonymousMean(Aggregator):
     @override
     def traits(self) -> AggregatorTraits:
         """With ``received`` the server must count arrivals, which a sum does not show."""
-        return AggregatorTraits(only_sums=self.normalize == "draws")
+        plain = self.normalize == "draws"
+        return AggregatorTraits(only_sums=plain, effect="exact" if plain else "bounded")
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:

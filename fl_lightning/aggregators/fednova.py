@@ -37,7 +37,8 @@ class NormalizedMean(Aggregator):
     @override
     def traits(self) -> AggregatorTraits:
         """A tau of who arrived or was drawn needs their names."""
-        return AggregatorTraits(only_sums=self.tau not in ("received", "selected"))
+        fixed = self.tau not in ("received", "selected")
+        return AggregatorTraits(only_sums=fixed, effect="exact" if fixed else "unknown")
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:

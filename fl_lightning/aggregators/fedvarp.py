@@ -8,9 +8,11 @@ from typing_extensions import override
 
 from fl_lightning.aggregators.base import (
     Aggregator,
+    Draw,
+    expected_memory,
     matching_coefficients,
     mean_accumulation,
-    remembered_ratio,
+    remembered,
     weighted_sum,
 )
 from fl_lightning.aggregators.client_rows import RowStorage, SummedRows
@@ -72,12 +74,27 @@ class LastKnownUpdates(Aggregator):
     def _amounts(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return how much of each client's update of this round is applied, (M,)."""
         drawn = cohort.probabilities * cohort.coefficients
-        known = remembered_ratio(self.last_accumulation, profiles.accumulation)
+        known = remembered(self.last_accumulation, profiles.accumulation) / profiles.accumulation
         if self.normalize_memory or self.variant == "importance":  # memory cancels, or has no work in it
             return drawn if self.variant == "paper" else profiles.weights
         if self.variant == "paper":
             return drawn * (1 - profiles.failure_rates * (1 - known))
         return profiles.weights * known
+
+    @override
+    def objective_factors(self, plan: RoundPlan, draw: Draw) -> Vector | None:
+        """Return what fresh updates add to memory: nothing on average, but a rate that follows T weighs them."""
+        if self.normalize_memory or self.variant != "original":
+            return None
+        profiles = plan.profiles
+        fresh = profiles.accumulation / remembered(self.last_accumulation, profiles.accumulation) - 1
+        arriving = plan.cohort.inclusion * (1 - profiles.failure_rates)
+        known = profiles.weights * max(1.0, float(arriving.sum()))
+        return np.maximum(1 + fresh * np.divide(arriving, known, out=np.zeros_like(known), where=known > 0), 1e-6)
+
+    @override
+    def expect(self, plan: RoundPlan) -> None:
+        self.last_accumulation = expected_memory(self.last_accumulation, plan.profiles, plan.cohort)
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator, matching_coefficients, remembered_ratio
+from fl_lightning.aggregators.base import Aggregator, Draw, expected_memory, matching_coefficients, remembered
 from fl_lightning.aggregators.client_rows import RowStorage, SummedRows
 from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -39,8 +39,18 @@ class MemorizedMean(Aggregator):
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return w / (p (1-q)) for the work that memory holds: all of w is applied in each round."""
-        amounts = profiles.weights * remembered_ratio(self.last_accumulation, profiles.accumulation)
-        return matching_coefficients(amounts, profiles, cohort)
+        held = remembered(self.last_accumulation, profiles.accumulation)
+        return matching_coefficients(profiles.weights * held / profiles.accumulation, profiles, cohort)
+
+    @override
+    def objective_factors(self, plan: RoundPlan, draw: Draw) -> Vector:
+        """Return work that memory will hold after the round over what it holds before."""
+        before = remembered(self.last_accumulation, plan.profiles.accumulation)
+        return expected_memory(self.last_accumulation, plan.profiles, plan.cohort) / before
+
+    @override
+    def expect(self, plan: RoundPlan) -> None:
+        self.last_accumulation = expected_memory(self.last_accumulation, plan.profiles, plan.cohort)
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:

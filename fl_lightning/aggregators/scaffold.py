@@ -43,8 +43,13 @@ class ControlVariates(Aggregator):
     @override
     def traits(self) -> AggregatorTraits:
         """A client gets the model and c; its own control variate stays with it, and the server derives it."""
+        always = self.commit == "always"
         return AggregatorTraits(
-            only_sums=False, needs_lost_updates=self.commit == "always", keeps="client vectors", num_downloaded=2
+            only_sums=False,
+            needs_lost_updates=always,
+            keeps="client vectors",
+            num_downloaded=2,
+            effect="unknown" if always else "exact",
         )
 
     @override

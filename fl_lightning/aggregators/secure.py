@@ -4,13 +4,14 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator
+from fl_lightning.aggregators.base import Aggregator, Draw
 from fl_lightning.parts.traits import AggregatorTraits, layers
 from fl_lightning.secure.fixed_point import Bits, FixedPoint
 from fl_lightning.secure.primitives import library
 from fl_lightning.secure.protocol import exchanged_bytes, secure_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 
+_COHORTS = 256  # over the number of draws: how many cohorts are drawn to see how often a sum fails
 _LEAST = 2  # the sum of one update is that update
 
 
@@ -44,8 +45,7 @@ class SecureSum(Aggregator):
         bits: Bits = 64,
     ) -> None:
         FixedPoint(bound, 1, bits)
-        is_share = isinstance(threshold, float) and not threshold.is_integer()
-        if not threshold > 0 or (is_share and threshold > 1):
+        if not threshold > 0 or (threshold > 1 and threshold % 1):
             raise ValueError(f"threshold={threshold} must be a number of clients or a share of them in (0, 1)")
         self.bound = bound
         self.threshold = threshold
@@ -74,6 +74,32 @@ class SecureSum(Aggregator):
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         return self.weighting.coefficients(profiles, cohort)
+
+    @override
+    def objective_factors(self, plan: RoundPlan, draw: Draw) -> Vector:
+        r"""Return the probability that enough others arrive where a client does, over cohorts and independent links.
+
+        .. math:: P\Bigl(1 + \sum_{j \ne m\ \mathrm{drawn}} Z_j \ge t\Bigr), \qquad Z_j \sim \mathrm{Ber}(1 - q_j)
+        """
+        rng, arriving = np.random.default_rng(plan.index), 1 - plan.profiles.failure_rates
+        amounts, counted = np.zeros(len(arriving)), np.zeros(len(arriving))
+        for _ in range(max(8, _COHORTS // max(1, plan.cohort.num_draws))):
+            counts = draw(rng)
+            if plan.cohort.with_replacement:  # any client may stand for one of the draws: all are seen in each cohort
+                counts = counts.copy()
+                counts[rng.choice(len(counts), p=counts / counts.sum())] -= 1
+            clients = np.flatnonzero(counts)
+            chances = _enough_others(arriving[clients], self._needed(plan, len(clients)))
+            if plan.cohort.with_replacement:
+                joined = _enough_others(np.append(arriving[clients], 0.0), self._needed(plan, len(clients) + 1))
+                counted += joined[-1]
+                counted[clients] += chances - joined[-1]
+                amounts += 1
+            else:
+                counted[clients] += counts[clients] * chances
+                amounts[clients] += counts[clients]
+        usual = float(counted.sum() / max(amounts.sum(), 1.0))
+        return np.divide(counted, amounts, out=np.full(len(arriving), usual), where=amounts > 0)
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
@@ -106,9 +132,12 @@ class SecureSum(Aggregator):
         Raises:
             ValueError: If there are never so many.
         """
+        return self._needed(plan, len(plan.cohort.clients))
+
+    def _needed(self, plan: RoundPlan, num_clients: int) -> int:
         num_draws = plan.cohort.num_draws
-        if isinstance(self.threshold, float) and not self.threshold.is_integer():
-            return max(_LEAST, int(np.ceil(self.threshold * len(plan.cohort.clients))))
+        if isinstance(self.threshold, float) and self.threshold <= 1:
+            return max(_LEAST, int(np.ceil(self.threshold * num_clients)))
         if self.threshold > num_draws:
             raise ValueError(
                 f"threshold={self.threshold} is above the {num_draws} draws of a round, so no round could succeed: "
@@ -119,6 +148,23 @@ class SecureSum(Aggregator):
     def configure_metrics(self, result: RoundResult) -> dict[str, float]:
         """Return the column of a round: how many rounds had too few arrivals so far."""
         return {"failed_sums": self.num_failed}
+
+
+def _enough_others(arriving: Vector, needed: int) -> Vector:
+    """Return the probability that ``needed - 1`` others arrive or more, for each client.
+
+    >>> _enough_others(np.array([0.5, 0.5, 1.0]), 2).tolist()
+    [1.0, 1.0, 0.75]
+    """
+    table = np.zeros((len(arriving), max(needed - 1, 0)))  # P(k others arrive) for k below what is needed of them
+    table[:, :1] = 1.0
+    for other, rate in enumerate(arriving):
+        shifted = np.zeros_like(table)
+        shifted[:, 1:] = table[:, :-1]
+        after = (1 - rate) * table + rate * shifted
+        after[other] = table[other]
+        table = after
+    return np.asarray(1 - table.sum(axis=1), dtype=np.float64)
 
 
 def sum_of(aggregator: Aggregator) -> SecureSum | None:

@@ -24,6 +24,7 @@ class ServerOptimizer(Aggregator):
     """
 
     memory = ("moments", "aggregator")
+    linear = True  # whether the step is linear in the gradients
 
     def __init__(self, aggregator: Aggregator, lr: float) -> None:
         if not 0 < lr < float("inf"):
@@ -34,7 +35,8 @@ class ServerOptimizer(Aggregator):
     @property
     @override
     def traits(self) -> AggregatorTraits:
-        return replace(self.aggregator.traits, moments=True)
+        inner = self.aggregator.traits
+        return replace(inner, moments=True, linear=inner.linear and self.linear)
 
     def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what the optimizer remembers before the first round, by name."""
@@ -98,6 +100,8 @@ class ServerMomentum(ServerOptimizer):
 
 class _Adaptive(ServerOptimizer):
     """Divides the mean step by the root of a second moment, each with a memory of its own."""
+
+    linear = False
 
     def __init__(
         self, aggregator: Aggregator, lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, epsilon: float = 1e-3

@@ -1,6 +1,8 @@
 """AsynchronousSelection: who arrives next, event by event."""
 
+from copy import copy
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 from typing_extensions import override
@@ -10,9 +12,12 @@ from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import Forecast
 from fl_lightning.parts.traits import SamplerTraits, layers
 from fl_lightning.samplers import Sampler
-from fl_lightning.samplers.selection import Selection
+from fl_lightning.samplers.selection import Selection, number_of
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Arrivals, Cohort, IntVector, Profiles, Vector
+
+_TRIED_UPLOADS, _TRIED_VALUES, _TRIED_PROFILES = 4_000, 2_000_000, 64
+_TRIED_SEED = 0xA6E
 
 
 class AsynchronousSelection(Remembers, Selection):
@@ -54,6 +59,7 @@ class AsynchronousSelection(Remembers, Selection):
         self._counts: IntVector = np.empty(0, dtype=np.int64)
         self._arrivals: Arrivals | None = None
         self._mean_seconds: Vector = np.empty(0)
+        self._seen: tuple[IntVector, IntVector, IntVector] | None = None
 
     @property
     @override
@@ -77,8 +83,7 @@ class AsynchronousSelection(Remembers, Selection):
             return num_clients
         if self.concurrency is None:
             return self.num_draws(num_clients)
-        share = isinstance(self.concurrency, float) and not self.concurrency.is_integer()
-        return max(1, round(self.concurrency * num_clients)) if share else int(self.concurrency)
+        return number_of(self.concurrency, num_clients)
 
     @override
     def start(self, forecast: Forecast) -> None:
@@ -86,6 +91,30 @@ class AsynchronousSelection(Remembers, Selection):
         typical = [(profiles.num_steps, seconds_of(profiles)) for profiles in forecast()]
         self._mean_seconds = np.mean([seconds for _, seconds in typical], axis=0)
         self._typical = typical if self.everybody else []
+        self._seen = self._tried(list(islice(forecast(), _TRIED_PROFILES)))
+
+    def _tried(self, typical: list[Profiles]) -> tuple[IntVector, IntVector, IntVector] | None:
+        """Return clients, ages and counts of uploads in rounds that are tried out; None where that takes too long.
+
+        The age of an upload depends on who is busy with what: on each client's own seconds, and on its queue of jobs.
+        """
+        num_clients = typical[0].num_clients
+        size = self.num_draws(num_clients)
+        num_rounds = min(_TRIED_UPLOADS // size, _TRIED_VALUES // num_clients)
+        first = 2 * self.num_jobs(num_clients) // size + 1  # until the first jobs are done
+        if num_rounds < 2 * first or any(each.available is not None for each in typical):
+            return None
+        trial = copy(self)
+        trial.now, trial._client = 0.0, np.empty(0, dtype=np.int64)
+        seen = []
+        for index in range(1, num_rounds + 1):
+            trial.arrange(typical[index % len(typical)], index, _TRIED_SEED)
+            clients = np.flatnonzero(trial._counts)
+            if index > first and trial._arrivals is not None:
+                ages = index - 1 - trial._arrivals.started[clients]
+                seen.append((clients, ages, trial._counts[clients]))
+        clients, ages, counts = (np.concatenate(column) for column in zip(*seen, strict=True))
+        return clients, ages, counts
 
     def arrange(self, profiles: Profiles, index: int, seed: int) -> IntVector:
         """Find the uploads of a round, and return T of all clients: of those who send, that of their job, (M,)."""
@@ -115,7 +144,11 @@ class AsynchronousSelection(Remembers, Selection):
         self._counts = counts
         expected = self._expected_age(num_clients)
         self._arrivals = Arrivals(
-            started=started, oldest=int(self._started.min()), elapsed=self.now - began, expected=expected
+            started=started,
+            oldest=int(self._started.min()),
+            elapsed=self.now - began,
+            expected=expected,
+            seen=self._seen,
         )
         return np.where(counts > 0, np.rint(steps / np.maximum(counts, 1)).astype(np.int64), profiles.num_steps)
 
@@ -148,17 +181,29 @@ class AsynchronousSelection(Remembers, Selection):
 
     def _expected_age(self, num_clients: int) -> Vector:
         """Return how many steps the server makes during a job of each client, on average, (M,)."""
+        usual = self._usual_age(num_clients)
+        if self._seen is None:
+            return usual
+        clients, ages, counts = self._seen
+        number = np.bincount(clients, counts, minlength=num_clients)
+        return np.divide(
+            np.bincount(clients, counts * ages, minlength=num_clients), number, out=usual, where=number > 0
+        )
+
+    def _usual_age(self, num_clients: int) -> Vector:
+        """Return the mean age where uploads come evenly, (M,)."""
         seconds = self._mean_seconds if len(self._mean_seconds) else np.ones(num_clients)
         if self.everybody:
             others = float((1 / seconds).sum()) - 1 / seconds
             return np.asarray(others * seconds / self.num_draws(num_clients))
-        return np.full(num_clients, self.num_jobs(num_clients) / self.num_draws(num_clients))
+        jobs_per_step = self.num_jobs(num_clients) / self.num_draws(num_clients)
+        return np.asarray(jobs_per_step * seconds / seconds.mean())
 
     @override
     def expected_cohort(self, profiles: Profiles) -> Cohort:
         ages = self._expected_age(profiles.num_clients)
         nobody = np.zeros(profiles.num_clients, dtype=np.int64)
-        arrivals = Arrivals(started=nobody, oldest=0, elapsed=0.0, expected=ages)
+        arrivals = Arrivals(started=nobody, oldest=0, elapsed=0.0, expected=ages, seen=self._seen)
         return replace(super().expected_cohort(profiles), arrivals=arrivals)
 
     @override

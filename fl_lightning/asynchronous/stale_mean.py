@@ -21,8 +21,8 @@ class StaleMean(Aggregator):
     with :math:`\tau` the steps that the server made since the client got its model. With ``mixing`` the server moves
     towards the client's model instead (FedAsync, Xie et al. 2019), :math:`X \leftarrow X - \alpha s(\tau) (X - x_m)`,
     where what the client learned is taken at the calibrated length and the pull towards its old start with alpha.
-    Needs :class:`AsynchronousSelection`. Models that somebody still trains on are kept. The reported Omega takes each
-    client's mean age for its age.
+    Needs :class:`AsynchronousSelection`. Models that somebody still trains on are kept. The reported Omega has the mean
+    discount of each client's uploads in rounds that are tried out beforehand.
 
     Args:
         exponent: a; 0 treats old and new uploads alike.
@@ -46,8 +46,8 @@ class StaleMean(Aggregator):
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        """Return the sampler's factor times the discount at the mean age of each client's uploads."""
-        return cohort.coefficients * (1 + self._arrivals(cohort).expected) ** -self.exponent
+        """Return the sampler's factor times the mean discount of each client's uploads."""
+        return cohort.coefficients * self._arrivals(cohort).mean_discount(self.exponent)
 
     @override
     def handout(self, plan: RoundPlan) -> Handout:

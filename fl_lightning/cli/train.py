@@ -135,6 +135,7 @@ def _run(settings: "Namespace", names: list[str], resume: str) -> int:
 
 def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str]) -> list[str]:
     """Return which objective a finished run optimised, what it reached and what to type next, as its files say."""
+    from fl_lightning.diagnosis.certainty import unknown_parts
     from fl_lightning.diagnosis.systems import fedavg_objective
     from fl_lightning.diagnosis.words import objective_line
     from fl_lightning.runs.records import read_clients
@@ -142,7 +143,8 @@ def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str]
     lines = []
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged file, a solver of no known A
         table = read_clients(run_dir)
-        lines.append(objective_line(table["weight"], fedavg_objective(loop, table), table["effective_weight"]))
+        unknown = unknown_parts(loop.algorithm)
+        lines.append(objective_line(table["weight"], fedavg_objective(loop, table), table["effective_weight"], unknown))
     with suppress(OSError, ValueError, TypeError):  # that was said before
         lines.append(_reached(run_dir))
     return [*lines, f"next: {next_command(config_names)}"]

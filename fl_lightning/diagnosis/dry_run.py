@@ -5,7 +5,7 @@ objectives, the objective depends on the data and nothing can be said beforehand
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,18 +13,19 @@ import torch
 
 from fl_lightning import theory
 from fl_lightning.algorithms import Algorithm, System
+from fl_lightning.diagnosis.certainty import unknown_parts
 from fl_lightning.diagnosis.objective import TypicalRound
-from fl_lightning.parts.bases import Sampling, Schedule
+from fl_lightning.parts.bases import Schedule
 from fl_lightning.parts.traits import ScheduleTraits
 from fl_lightning.planning import Planner
-from fl_lightning.samplers import WithReplacement
 from fl_lightning.samplers.selection import Selection
-from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.types import Conditions, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads import Uploads
 
 _MEMORY_FLOATS = 20_000_000  # for the made-up gradients
 _WORLD_ROUNDS, _WORLD_CLIENTS = 16, 200
 _AVAILABILITY_ROUNDS, _AVAILABILITY_VALUES = 512, 100_000
+_CHECKED_ROUNDS, _CHECKED_VALUES = 4096, 100_000  # of a sampler that relies on a forecast
 _APART = 37  # rounds between those that are looked at where clients come and go: hardly related, at all times of a day
 
 
@@ -33,14 +34,18 @@ class GivenConditions(Schedule):
 
     Args:
         rounds: T and q of each round.
+        more: Returns those of a later round, where it is not to start again: what a sampler forecasts is then not what
+            it is judged by.
     """
 
-    def __init__(self, rounds: Sequence[Conditions]) -> None:
-        self.rounds = rounds
-        self.traits = ScheduleTraits(period=len(rounds))
+    def __init__(self, rounds: Sequence[Conditions], more: Callable[[int], Conditions] | None = None) -> None:
+        self.rounds, self.more = rounds, more
+        self.traits = ScheduleTraits(period=len(rounds) if more is None else None)
 
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
         """Return T and q of all clients in this round."""
+        if self.more is not None and round_index > len(self.rounds):
+            return self.more(round_index)
         return self.rounds[(round_index - 1) % len(self.rounds)]
 
 
@@ -63,10 +68,14 @@ def planner_of(algorithm: Algorithm, system: System, weights: Vector, lr: float)
 
 def given_rounds(planner: Planner) -> Sequence[Conditions]:
     """Return the rounds that a planner's system has."""
+    return _schedule(planner).rounds
+
+
+def _schedule(planner: Planner) -> GivenConditions:
     schedule = planner.system.schedule
     if not isinstance(schedule, GivenConditions):
         raise TypeError(f"a dry run plays given rounds, but the schedule is a {type(schedule).__name__}")
-    return schedule.rounds
+    return schedule
 
 
 class ImaginedProbe:
@@ -113,15 +122,18 @@ def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, lea
     plans.start()
     asks_or_learns = not algorithm.sampling.traits.is_fixed
     gradients, losses = _world(len(plans.weights), world) if asks_or_learns else (torch.empty(0), np.empty(0))
-    rounds = []
+    rounds: list[TypicalRound] = []
+    if algorithm.aggregator.traits.keeps == "memory" and not asks_or_learns:
+        for index in _indices(plans, num_rounds):
+            algorithm.aggregator.expect(plans.plan(index))
     for index in _indices(plans, num_rounds):
         conditions = plans.conditions(index)
         probe = ImaginedProbe(gradients, plans.profiles(conditions), losses)
         plan = plans.plan(index, conditions, probe)
-        inclusion = _inclusion(algorithm.sampling, plan.cohort)
-        typical = _typical(plan, probe, plans.learning_rate, inclusion, algorithm.uploads.noise_variance(plan))
+        typical = _typical(plan, probe, plans.learning_rate, algorithm.uploads.noise_variance(plan))
         delivered = system.channel.configure_delivery(plan, seed=0)
         rounds.append(_with_costs(typical, plans, plan, probe) if system.clock.is_set_up else typical)
+        algorithm.aggregator.expect(plan)
         if learn and isinstance(algorithm.sampling, Selection):
             updates = _updates(np.flatnonzero(delivered), gradients, plan.profiles, losses)
             result = RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0)
@@ -133,6 +145,9 @@ def _indices(planner: Planner, num_rounds: int | None) -> range:
     """Return which rounds are looked at; more of them where the objective depends on who is there with whom."""
     number = len(given_rounds(planner)[:num_rounds])
     if planner.system.clock.availability is None:
+        forecasts = planner.algorithm.sampling.traits.needs_forecast and _schedule(planner).more is not None
+        if num_rounds is None and forecasts:
+            number = max(number, min(_CHECKED_ROUNDS, _CHECKED_VALUES // len(planner.weights)))
         return range(1, number + 1)
     if num_rounds is None and _replaces(planner):
         number = max(number, min(_AVAILABILITY_ROUNDS, _AVAILABILITY_VALUES // len(planner.weights)))
@@ -162,10 +177,10 @@ def _with_costs(typical: TypicalRound, plans: Planner, plan: RoundPlan, probe: I
 def typical_rounds(planner: Planner) -> list[TypicalRound] | None:
     """Return typical rounds of an algorithm on given rounds; None where its objective depends on the data.
 
-    That is so where two made-up worlds lead to two objectives, and where the aggregator is not linear.
+    That is so where two made-up worlds lead to two objectives, and where a part says so.
     """
     algorithm = planner.algorithm
-    if not algorithm.aggregator.traits.linear:
+    if unknown_parts(algorithm):
         return None
     if algorithm.sampling.traits.is_fixed:
         return dry_run(planner)
@@ -225,13 +240,6 @@ def _updates(clients: IntVector, gradients: torch.Tensor, profiles: Profiles, lo
     )
 
 
-def _inclusion(sampling: Sampling, cohort: Cohort) -> Vector:
-    """Return the probability that a client trains at all; dependent draws avoid repetition."""
-    if isinstance(sampling, Selection) and isinstance(sampling.way_of_drawing, WithReplacement):
-        return 1 - (1 - cohort.probabilities) ** cohort.num_draws
-    return np.minimum(1.0, cohort.num_draws * cohort.probabilities)
-
-
 def _expected_presence(plan: RoundPlan) -> Vector | float:
     """Return how often a client can be drawn in rounds with these T and q, over how often in all, (M,)."""
     conditions = plan.profiles.conditions
@@ -240,8 +248,9 @@ def _expected_presence(plan: RoundPlan) -> Vector | float:
     return conditions.chance / conditions.presence
 
 
-def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, inclusion: Vector, noise: float) -> TypicalRound:
+def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, noise: float) -> TypicalRound:
     profiles, cohort = plan.profiles, plan.cohort
+    inclusion = cohort.inclusion
     lasting = plan.expected.lasting
     offered = profiles.conditions.offered
     steps = profiles.num_steps.astype(np.float64)

@@ -77,6 +77,7 @@ class Diagnosis:
     uplink_bytes: float = float("nan")  # in a round
     downlink_bytes: float = float("nan")
     step_variance: float = float("nan")  # variance of a step over its squared length, V over the number of draws
+    bounded: tuple[str, ...] = ()  # parts with which Omega is a limit, or lacks what a run measures
 
     def rounds(self, share: float = 1.0) -> float:
         """Return how many rounds make the progress of one round without variance: 1 + share V / K.

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.partitions import expected_sizes
+from fl_lightning.diagnosis.certainty import bounded_parts
 from fl_lightning.diagnosis.dry_run import GivenConditions, planner_of, typical_rounds
 from fl_lightning.diagnosis.given_clients import ClientTable
 from fl_lightning.diagnosis.needs import needs_of
@@ -42,7 +44,7 @@ def planner_of_table(table: ClientTable, loop: "Namespace") -> tuple[Planner, In
     rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
     conditions = [Conditions(table.num_steps, table.failure_rates)] * rounds
     clock = _clock(loop.clock or Clock(), conditions, table.weights, 0, float("nan"))
-    return _planned(conditions, table.weights, loop.channel, clock, loop.lr), None, []
+    return _planned(GivenConditions(conditions), table.weights, loop.channel, clock, loop.lr), None, []
 
 
 def planner_of_config(settings: "Namespace", model_bytes: float) -> tuple[Planner, IntVector | None, list[str]]:
@@ -61,20 +63,22 @@ def planner_of_config(settings: "Namespace", model_bytes: float) -> tuple[Planne
         sizes = settings.data.load(settings.seed).sizes
         notes.append("The data was loaded, because nothing else tells how many examples each client has.")
     epoch = steps_per_epoch(sizes, loop.batch_size)
-    conditions = [
-        loop.schedule.configure_conditions(index, epoch, settings.seed + _CONDITIONS_SEED)
-        for index in range(1, _num_rounds(len(sizes)) + 1)
-    ]
+
+    def conditions_of(index: int) -> Conditions:
+        offered: Conditions = loop.schedule.configure_conditions(index, epoch, settings.seed + _CONDITIONS_SEED)
+        return offered
+
+    conditions = [conditions_of(index) for index in range(1, _num_rounds(len(sizes)) + 1)]
     static = all(np.array_equal(vars(conditions[0])[name], vars(conditions[1])[name]) for name in vars(conditions[0]))
     conditions = conditions[:_STATIC_ROUNDS] if static else conditions
     weights = target_weights(loop.weights, sizes)
     clock = _clock(loop.clock or Clock(), conditions, weights, settings.seed, model_bytes)
-    return _planned(conditions, weights, loop.channel, clock, loop.lr), label_counts, notes
+    rounds = GivenConditions(conditions, None if static else conditions_of)
+    return _planned(rounds, weights, loop.channel, clock, loop.lr), label_counts, notes
 
 
-def _planned(conditions: list[Conditions], weights: Vector, channel: Channel, clock: Clock, lr: float) -> Planner:
-    system = System(schedule=GivenConditions(conditions), channel=channel, clock=clock)
-    return planner_of(Algorithm(), system, weights, lr)
+def _planned(rounds: GivenConditions, weights: Vector, channel: Channel, clock: Clock, lr: float) -> Planner:
+    return planner_of(Algorithm(), System(schedule=rounds, channel=channel, clock=clock), weights, lr)
 
 
 def _clock(clock: Clock, conditions: list[Conditions], weights: Vector, seed: int, size: float) -> Clock:
@@ -109,7 +113,8 @@ def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tup
         if rounds is None:
             unknown.append(name)
         else:
-            found.append(diagnose(name, like.weights, rounds, needs))
+            bounded = bounded_parts(algorithm, like.system)
+            found.append(replace(diagnose(name, like.weights, rounds, needs), bounded=bounded))
     return found, unknown
 
 

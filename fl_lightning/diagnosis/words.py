@@ -47,7 +47,7 @@ def table_of(
     """Return the table; where the terminal is narrow, without the columns that explain others."""
     wide = width >= WIDE - 20
     explained = {
-        "L1": "distance of its objective from yours, 0 to 2",
+        "L1": "distance of its objective from yours, 0 to 2" + ", ~: approximate" * any(each.bounded for each in found),
         "step": "relative to FedAvg, before calibration",
         "V": "variance of a draw",
         "cost": f"local steps for equal progress, relative to {choice.name}; -: changed by memory",
@@ -83,7 +83,7 @@ def _row(each: Diagnosis, cost: float) -> list[str]:
     if not each.consistent:
         extremes = [f"{client} (x{each.ratios[client]:.2g})" for client in (each.favoured, each.forgotten)]
     return [
-        f"{each.distance:.3f}",
+        f"{'~' * bool(each.bounded)}{each.distance:.3f}",
         f"{each.chi_square:.3f}",
         f"{each.round_chi_square:.2f}",
         *extremes,
@@ -145,7 +145,7 @@ def _recommendation(choice: Recommendation) -> list[str]:
     others = [f"{each.name} x{choice.cost(each):.2f}" for each in choice.consistent if each is not best][:3]
     compared = f": {', '.join(others)}" if others else ""
     lines = [
-        f"Recommended: [bold green]{best.name}[/]. It optimises the objective you asked for, and the other consistent "
+        f"Recommended: [bold green]{best.name}[/]. {_promise(best)}, and the other consistent "
         f"algorithms here need no fewer local steps for equal progress{compared}.",
         f"It must know: {_in_words(best)}",
     ]
@@ -155,6 +155,12 @@ def _recommendation(choice: Recommendation) -> list[str]:
             "FedACS with --loop.sampling.sampler.knowledge estimated, which learns them."
         )
     return lines
+
+
+def _promise(best: Diagnosis) -> str:
+    if best.bounded:
+        return f"It nearly optimises the objective you asked for (how nearly {', '.join(best.bounded)} leaves open)"
+    return "It optimises the objective you asked for"
 
 
 def _in_words(each: Diagnosis) -> str:
@@ -200,13 +206,21 @@ def of_run(factors: Vector | None, found: Sequence[Diagnosis], label_counts: npt
     return [*lines, *(f"As measured, {sentence}." for sentence in _distortions(by_name[MEASURED], label_counts))]
 
 
-def objective_line(weights: Vector, fedavg: Vector, own: Vector) -> str:
+def objective_line(weights: Vector, fedavg: Vector, own: Vector, unknown: Sequence[str] = ()) -> str:
     """Return in one line what was asked for, what FedAvg would have optimised and what a run did.
+
+    Args:
+        weights: w, (M,).
+        fedavg: Omega of FedAvg, (M,).
+        own: Omega of the run, (M,).
+        unknown: Parts whose effect on Omega depends on the data.
 
     >>> w = np.array([0.25, 0.25, 0.5])
     >>> objective_line(w, np.array([0.02, 0.08, 0.9]), w)
     'objective: clients 0-1 should carry 50 %; FedAvg would have given them 10 %, this run gave them 50 %'
     """
+    if unknown:
+        return f"objective: not known, because what {' and '.join(unknown)} does to it depends on the data"
     few = neglected(weights, fedavg)
     alike, faithful = (float(np.abs(own - other).sum()) < CONSISTENT for other in (fedavg, weights))
     if not len(few):

@@ -8,6 +8,9 @@ from fl_lightning.parts.checking import one_of
 from fl_lightning.types import Scope
 
 Asks = Literal["nothing", "numbers", "vectors"]
+# What is known beforehand of what a part does to Omega. ``bounded``: the reported Omega is a limit, or what is missing is
+# measured during a run; ``unknown``: it depends on the data.
+Effect = Literal["exact", "bounded", "unknown"]
 Keeps = Literal["nothing", "memory", "client models", "client vectors"]
 _Part = TypeVar("_Part", bound=type)
 
@@ -45,7 +48,8 @@ class AggregatorTraits:
     only_sums: bool = True  # the sum over n c Delta is all that is used of the updates: nobody need see one of them
     hides_updates: bool = False  # the server learns no more than the sum of the updates
     needs_lost_updates: bool = False  # uses the training of clients whose upload is lost
-    linear: bool = True  # the step is linear in the updates, which makes Omega known beforehand
+    linear: bool = True  # the step is linear in the updates, without which Omega depends on the data
+    effect: Effect = "exact"  # of a linear one on Omega
     keeps: Keeps = "nothing"  # about clients
     moments: bool = False  # the server remembers earlier steps
     num_downloaded: int = 1  # vectors as long as the weights that a client gets before it trains
@@ -68,6 +72,7 @@ class UploadTraits:
     separate: bool = False
     public: bool = False  # what it adds depends on public numbers alone, so that it may follow a private step
     remedy: str = ""  # what makes it separate or public, for the error where it has to be and is not
+    effect: Effect = "unknown"  # on Omega, besides the factors that it tells
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.memory import State
 from fl_lightning.parts.protocols import Forecast, Probe
 from fl_lightning.parts.traits import SamplerTraits
-from fl_lightning.samplers import Drawing, Sampler
+from fl_lightning.samplers import Drawing, Sampler, WithReplacement
 from fl_lightning.types import BoolVector, Cohort, Profiles, RoundResult, Vector
 
 Absent = Literal["corrected", "replaced"]
@@ -40,7 +40,7 @@ class Selection(Sampling):
 
     Args:
         sampler: Returns the probabilities.
-        clients_per_round: K, as a number of draws (6) or as a share of the clients (0.3).
+        clients_per_round: K, as a number of draws (6) or as a share of the clients (0.3; 1.0 is all of them, 1 is one).
         drawing: How the draws are made; the sampler's own way by default.
         absent: ``corrected`` or ``replaced``; by default ``corrected`` for samplers that promise :math:`\Omega = w`
             (FedACS and the consistent ones), and ``replaced`` for the others.
@@ -55,8 +55,7 @@ class Selection(Sampling):
     ) -> None:
         if absent is not None:
             one_of("absent", absent, Absent)
-        is_share = isinstance(clients_per_round, float) and not clients_per_round.is_integer()
-        if not clients_per_round > 0 or (is_share and clients_per_round > 1):
+        if not clients_per_round > 0 or (clients_per_round > 1 and clients_per_round % 1):
             raise ValueError(
                 f"clients_per_round={clients_per_round} must be a number of clients (at least 1) or a share in (0, 1)"
             )
@@ -82,10 +81,7 @@ class Selection(Sampling):
 
     def num_draws(self, num_clients: int) -> int:
         """Return K."""
-        wanted = self.clients_per_round
-        is_share = isinstance(wanted, float) and not wanted.is_integer()
-        requested = max(1, round(wanted * num_clients)) if is_share else int(wanted)
-        return self.sampler.num_draws(requested, num_clients)
+        return self.sampler.num_draws(number_of(self.clients_per_round, num_clients), num_clients)
 
     def start(self, forecast: Forecast) -> None:
         """Let the sampler look at typical rounds."""
@@ -120,6 +116,7 @@ class Selection(Sampling):
             counts=np.zeros(profiles.num_clients, dtype=np.int64),
             num_draws=num_draws,
             scope=self.traits.scope,
+            with_replacement=isinstance(self.way_of_drawing, WithReplacement),
         )
 
     def _corrected(self, profiles: Profiles, available: BoolVector, presence: Vector) -> Cohort:
@@ -135,6 +132,7 @@ class Selection(Sampling):
             counts=np.zeros(profiles.num_clients, dtype=np.int64),
             num_draws=num_draws,
             scope=self.traits.scope,
+            with_replacement=isinstance(self.way_of_drawing, WithReplacement),
         )
         there = max(float(wanted[available].sum() / (presence @ wanted)), 1e-12)
         probabilities = among(wanted, available)
@@ -187,3 +185,13 @@ def among(probabilities: Vector, available: BoolVector) -> Vector:
     kept = np.where(available, probabilities, 0.0)
     total = kept.sum()
     return kept / total if total > 0 else available / available.sum()
+
+
+def number_of(wanted: int | float, num_clients: int) -> int:
+    """Return how many clients are wanted, given as a number or as a share of them.
+
+    >>> number_of(6, 20), number_of(0.3, 20), number_of(1, 20), number_of(1.0, 20)
+    (6, 6, 1, 20)
+    """
+    share = isinstance(wanted, float) and wanted <= 1
+    return max(1, round(wanted * num_clients)) if share else int(wanted)

@@ -104,6 +104,11 @@ class Clock:
         return self.availability is not None or (self.deadline is not None and self._trace is not None)
 
     @property
+    def changes_pace(self) -> bool:
+        """Whether clients take longer in some rounds than in others for the same work."""
+        return self.jitter > 0 or self._trace is not None
+
+    @property
     def changes_conditions(self) -> bool:
         """Whether clients are lost or cannot be drawn because of the clock."""
         return self.availability is not None or self.deadline is not None

@@ -25,7 +25,7 @@ class Upload(Remembers):
 
     @property
     def traits(self) -> UploadTraits:
-        """What other parts must know of it."""
+        """What other parts must know of it; what a step that declares none does to Omega is not known."""
         return UploadTraits()
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:

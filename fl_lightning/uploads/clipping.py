@@ -59,7 +59,8 @@ class Clip(Upload):
     @property
     @override
     def traits(self) -> UploadTraits:
-        return UploadTraits(at_server=True, separate=self.quantile is None, remedy="leave out its quantile")
+        fixed = self.quantile is None
+        return UploadTraits(at_server=True, separate=fixed, remedy="leave out its quantile", effect="bounded")
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:

@@ -29,7 +29,14 @@ class Compression(Upload):
     """
 
     memory = ("residuals",)
-    traits = UploadTraits(separate=True)
+    unbiased = False  # whether a single upload is right on average
+
+    @property
+    @override
+    def traits(self) -> UploadTraits:
+        """Without feedback a biased upload leaves something out for good, and the data decide what."""
+        exact = self.unbiased or self.error_feedback
+        return UploadTraits(separate=True, effect="exact" if exact else "unknown")
 
     def __init__(self, error_feedback: bool) -> None:
         self.error_feedback = error_feedback
@@ -91,6 +98,8 @@ class Quantized(Compression):
         bits: b, of each value, its sign included; 2 to 16.
     """
 
+    unbiased = True
+
     def __init__(self, bits: int = 8) -> None:
         if not 2 <= bits <= 16:
             raise ValueError(f"bits={bits} must be from 2 to 16")
@@ -143,6 +152,8 @@ class RandomK(Compression):
         share: k / d, of the values that are sent.
         error_feedback: Whether clients keep what they did not send.
     """
+
+    unbiased = True
 
     def __init__(self, share: float = 0.1, error_feedback: bool = False) -> None:
         super().__init__(error_feedback)

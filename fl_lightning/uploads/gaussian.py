@@ -109,7 +109,11 @@ class GaussianMechanism(Upload):
         at_server = self.place == "server"
         secret_draws = at_server and bool(self._drawing is None or self._drawing.independent)
         return UploadTraits(
-            hides_updates=at_server, private=True, secret_draws=secret_draws, keeps_uncovered=self.keep_uncovered
+            hides_updates=at_server,
+            private=True,
+            secret_draws=secret_draws,
+            keeps_uncovered=self.keep_uncovered,
+            effect=self.clip.traits.effect,
         )
 
     @override

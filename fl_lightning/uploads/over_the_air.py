@@ -47,7 +47,8 @@ class OverTheAir(Upload):
     @property
     @override
     def traits(self) -> UploadTraits:
-        return UploadTraits(hides_updates=True, public=self.max_norm is not None, remedy="give it a max_norm")
+        public = self.max_norm is not None
+        return UploadTraits(hides_updates=True, public=public, remedy="give it a max_norm", effect="exact")
 
     @override
     def __call__(self, updates: Updates, plan: RoundPlan, seed: int) -> Updates:

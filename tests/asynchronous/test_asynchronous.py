@@ -7,12 +7,18 @@ import pytest
 import torch
 from test_omega_table import SYSTEMS, TOLERANCE
 
+from fl_lightning.algorithms import Algorithm
 from fl_lightning.asynchronous import ArrivalRates, AsynchronousSelection, StaleMean
 from fl_lightning.callbacks import ChannelFailures, ComputationTime
+from fl_lightning.diagnosis.dry_run import planner_of
 from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance
 from fl_lightning.system import Clock, OnOff, Share
-from fl_lightning.types import Updates
+from fl_lightning.types import Conditions, Updates
 from made import made_profiles
+from reference.played_rounds import distance as distance_of
+from reference.played_rounds import measured as rounds_played
+from reference.played_rounds import played_planner
+from reference.played_rounds import predicted as predicted_objective
 from systems import gaussian_federation, linear_module, made_plan, small_loop
 
 ROUNDS, SEED = 900, 0
@@ -206,3 +212,33 @@ def test_what_does_not_fit_together_is_refused(settings, complaint):
 def test_bad_values_are_refused(make, complaint):
     with pytest.raises(ValueError, match=complaint):
         make()
+
+
+def played(sampler, exponent, clock, num_rounds=3000, num_clients=6):
+    """Return the objective that is predicted, and that of rounds that are played, (M,)."""
+    steps = np.array([2, 4, 6, 8, 3, 5])[:num_clients]
+    conditions = [Conditions(steps, np.linspace(0.0, 0.3, num_clients))] * 16
+    planner = played_planner(conditions, np.full(num_clients, 1 / num_clients), clock)
+    sampling = AsynchronousSelection(sampler, 2, concurrency=4)
+    algorithm = Algorithm(sampling=sampling, aggregator=StaleMean(exponent))
+    found = rounds_played(algorithm, planner, num_rounds, skip=100)
+    return distance_of(predicted_objective(algorithm, planner).effective_weights, found), found
+
+
+@pytest.mark.parametrize("exponent", [0.5, 2.0])
+@pytest.mark.parametrize("sampler", [HeterogeneityAware, Importance, ArrivalRates])
+def test_a_discount_is_predicted_by_the_age_of_each_client(sampler, exponent):
+    """Slow clients that are drawn have old uploads: of .3 to 3.5 steps, not one age for all."""
+    error, _ = played(sampler(), exponent, Clock([9.0, 1.0, 4.0, 1.0, 20.0, 2.0]))
+    assert error < 0.05
+
+
+@pytest.mark.parametrize("clock", [lambda: Clock(1.0, jitter=0.8), lambda: Clock(2.0, jitter=0.5)])
+def test_jitter_is_new_in_each_job_under_a_schedule_that_does_not_change(clock):
+    conditions = [Conditions(np.full(4, 5), np.zeros(4))]
+    planner = played_planner(conditions, np.full(4, 0.25), clock())
+    algorithm = Algorithm(sampling=AsynchronousSelection(ArrivalRates(), 2), aggregator=StaleMean(0.0))
+    plans = planner_of(algorithm, planner.system, planner.weights, planner.learning_rate)
+    plans.start()
+    counts = sum(plans.plan(index).cohort.counts for index in range(1, 601))
+    assert counts / counts.sum() == pytest.approx(np.full(4, 0.25), abs=0.03)

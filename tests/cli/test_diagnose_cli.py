@@ -30,7 +30,7 @@ def test_the_papers_mnist_without_its_data(in_folder, capsys):
     assert "classes 0-4 carry 51 % of the weight but 12 % of the objective" in out
     assert "Recommended: limitedfedacs" in out
     assert "Soonest on the clock: consistentfedbuff" in out
-    assert out.count("depends on") == 6  # the data: three samplers and three robust centres
+    assert out.count("depends on") == 8  # the data: three samplers, three robust centres, two adaptive servers
     assert (in_folder / "diagnosis.png").stat().st_size > 10_000
     assert list(in_folder.iterdir()) == [in_folder / "diagnosis.png"]  # nothing was fetched, no run was made
 
