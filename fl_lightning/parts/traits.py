@@ -8,8 +8,8 @@ from fl_lightning.parts.checking import one_of
 from fl_lightning.types import Scope
 
 Asks = Literal["nothing", "numbers", "vectors"]
-# What is known beforehand of what a part does to Omega. ``bounded``: the reported Omega is a limit, or what is missing is
-# measured during a run; ``unknown``: it depends on the data.
+# What is known beforehand of what a part does to Omega. ``bounded``: the reported Omega is a limit, or what is missing
+# is measured during a run; ``unknown``: it depends on the data.
 Effect = Literal["exact", "bounded", "unknown"]
 Keeps = Literal["nothing", "memory", "client models", "client vectors"]
 _Part = TypeVar("_Part", bound=type)
@@ -72,7 +72,10 @@ class UploadTraits:
     separate: bool = False
     public: bool = False  # what it adds depends on public numbers alone, so that it may follow a private step
     remedy: str = ""  # what makes it separate or public, for the error where it has to be and is not
-    effect: Effect = "unknown"  # on Omega, besides the factors that it tells
+    effect: Effect = "unknown"  # on Omega, besides the factors that it reports
+
+    def __post_init__(self) -> None:
+        one_of("effect", self.effect, Effect)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,10 +192,10 @@ def test_parts_inside_of_parts_keep_their_own_memory():
     assert second.aggregator is inner
     assert same(second.state_dict(), state)
     sampler = samplers.Consistent(samplers.WorkAware(use_norms=True))
-    sampler.sampler._heard.norms = np.array([1.0, 2.0])
+    sampler.sampler._last_norms.norms = np.array([1.0, 2.0])
     other = samplers.Consistent(samplers.WorkAware(use_norms=True))
     other.load_state_dict(through_file(sampler.state_dict()))
-    assert same(other.sampler._heard.norms, np.array([1.0, 2.0]))
+    assert same(other.sampler._last_norms.norms, np.array([1.0, 2.0]))
 
 
 def test_parts_of_other_libraries_are_copied_too():

@@ -45,6 +45,7 @@ CASES = [
 def test_the_objective_has_the_measured_factor(system, sampler, omega, of, norm):
     step = GaussianMechanism(Clip(norm, of=of), noise_multiplier=0.02, key=0)
     step.begin(Independent())
+    step.noise.renew(seed=0)
     measured = measured_weights(FAST[system], sampler(), AnonymousMean(), ROUNDS, COPIES, uploads=Uploads([step]))
     predicted = clipped_prediction(FAST[system], omega, norm, of)
     assert np.abs(measured - predicted).sum() < TOLERANCE
