@@ -87,7 +87,7 @@ class Arrivals:
     )
 
     def mean_discount(self, exponent: float) -> Vector:
-        """Return the mean of (1 + age)^-exponent of each client's uploads; at the mean age where none was seen, (M,)."""
+        """Return the mean of (1 + age)^-exponent of each upload; at the mean age where none was seen, (M,)."""
         usual = (1 + self.expected) ** -exponent
         if self.seen is None:
             return usual
