@@ -32,6 +32,7 @@ name = "{name}"
 num-clients = {num_clients}
 timeout = {timeout}  # seconds; what a client sends later is lost
 start-timeout = {start_timeout}  # seconds to wait for all clients before the first round
+min-clients = 0  # with which a run is resumed when that time is up; 0: more than half of them
 max-steps = {max_steps}  # clients decide about their local steps themselves, up to this; 0: they do what they are asked
 trust = "{trust}"
 """

@@ -130,7 +130,7 @@ def _limit_reading() -> None:
     """Let the parser read no files and start no process."""
     typeshed_client.get_search_context = _search_context
     for module in (jsonargparse._util, jsonargparse._actions, jsonargparse._optionals):
-        if not hasattr(module, "_get_config_read_mode"):
+        if "_get_config_read_mode" not in vars(module):
             raise ImportError(f"jsonargparse {jsonargparse.__version__} reads files in a new way: install an older one")
         vars(module)["_get_config_read_mode"] = _no_files
 

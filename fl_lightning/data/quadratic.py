@@ -34,7 +34,7 @@ class QuadraticFederation(TensorFederation):
     @override
     def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
         """Return how far the global model is from the optimum of w and from the predicted one of Omega."""
-        point = weights.detach().cpu().numpy().astype(np.float64)
+        point = weights.detach().cpu().to(torch.float64).numpy()  # numpy does not know bfloat16
         return {
             "distance": float(np.linalg.norm(point - plan.profiles.weights @ self.targets)),
             "surrogate_distance": float(np.linalg.norm(point - plan.effective_weights @ self.targets)),

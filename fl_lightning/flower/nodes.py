@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fl_lightning.flower.records import WHO, BadMessageError, Values, Written, packed, value
+from fl_lightning.flower.records import WHO, BadMessageError, Values, Written, error_text, packed, value
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.parts.protocols import Federation
 from fl_lightning.types import IntVector, RoundPlan
@@ -46,15 +46,18 @@ class Roster:
     Args:
         grid: Knows the nodes.
         num_clients: M.
+        stored: Examples of each client in the run that is resumed, if one is: a node that has others takes no part.
     """
 
-    def __init__(self, grid: Grid, num_clients: int) -> None:
+    def __init__(self, grid: Grid, num_clients: int, stored: Sequence[int] = ()) -> None:
         if num_clients < 1:
             raise ValueError(f"num_clients={num_clients} must be at least 1")
+        if stored and len(stored) != num_clients:
+            raise ValueError(f"the run that is resumed had {len(stored)} clients, not {num_clients}")
         self._grid, self._num_clients = grid, num_clients
         self._asked: dict[str, tuple[int, float]] = {}  # node and time limit of each open question
         self._known: dict[int, int] = {}  # client of each node that has answered, in the order of the answers
-        self._sizes: dict[int, int] = {}  # examples of each client, as first reported
+        self._sizes = dict(enumerate(stored))  # examples of each client, as first reported
         self._warnings = _Warnings()
 
     def update(self) -> None:
@@ -78,7 +81,7 @@ class Roster:
     def _learn(self, node: int, reply: Message) -> None:
         try:
             if reply.has_error():
-                raise BadMessageError(f"answers with an error: {reply.error.reason}")
+                raise BadMessageError(f"answers with an error: {error_text(reply)}")
             client, size = value(reply, "client", int), value(reply, "size", int)
             if not 0 <= client < self._num_clients:
                 raise BadMessageError(f"says that it is client {client}, but there are {self._num_clients}")
@@ -104,20 +107,32 @@ class Roster:
                 found[client] = node
         return found
 
-    def meet(self, timeout: float, sleep: Callable[[float], None] = time.sleep) -> IntVector:
+    def meet(
+        self, timeout: float, minimum: int | None = None, sleep: Callable[[float], None] = time.sleep
+    ) -> IntVector:
         """Wait until every client can be reached, and return how many examples each of them has, (M,).
 
+        Args:
+            timeout: Seconds to wait.
+            minimum: Clients that are enough when the time is up, where the sizes of all are known; all by default.
+            sleep: Waits between two looks.
+
         Raises:
-            ConnectionError: If not all of them come in time.
+            ConnectionError: If not all of them come in time, or not the minimum.
         """
+        needed = self._num_clients if minimum is None else minimum
         deadline = time.monotonic() + timeout
         while True:
             self.update()
             missing = sorted(set(range(self._num_clients)) - set(self.nodes))
-            if not missing:
+            is_late = time.monotonic() >= deadline
+            shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+            is_enough = len(self._sizes) == self._num_clients and self._num_clients - len(missing) >= needed
+            if not missing or (is_late and is_enough):
+                if missing:
+                    _LOG.warning("resumed without clients %s: until they come, their uploads are lost", shown)
                 return np.array([self._sizes[client] for client in range(self._num_clients)], dtype=np.int64)
-            if time.monotonic() >= deadline:
-                shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+            if is_late:
                 raise ConnectionError(
                     f"{len(missing)} of {self._num_clients} clients did not come within {timeout:g} s (clients "
                     f"{shown}): start their nodes by fl-lightning node, or raise start-timeout"
@@ -163,15 +178,16 @@ class NodesData(DataSource):
         own: The server's data.
         roster: Knows the nodes.
         timeout: Seconds to wait for all of them.
+        minimum: Clients with which a run is resumed when the time is up; all of them by default.
     """
 
-    def __init__(self, own: DataSource, roster: Roster, timeout: float) -> None:
+    def __init__(self, own: DataSource, roster: Roster, timeout: float, minimum: int | None = None) -> None:
         self._own, self._roster = own, roster
-        self._timeout = timeout
+        self._timeout, self._minimum = timeout, minimum
 
     def load(self, seed: int) -> NodesFederation:
         """Load the server's data and meet the nodes."""
-        return NodesFederation(self._own.load(seed), self._roster.meet(self._timeout))
+        return NodesFederation(self._own.load(seed), self._roster.meet(self._timeout, self._minimum))
 
 
 class Questions:

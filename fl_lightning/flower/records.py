@@ -18,6 +18,8 @@ KEYS, SHARES = "query.keys", "query.shares"  # of a secure sum
 MASKED, REVEAL = "train.masked", "query.reveal"
 _VALUES, _ARRAYS = "values", "arrays"
 _MOST_METRICS, _COLUMN = 50, re.compile(r"[\w./ -]{1,100}")
+_LONGEST_ENTRY = 4096  # bytes; a sealed share has some 400
+_LONGEST_ERROR = 300
 _HEADER_BYTES = 4096  # more than numpy ever writes before the numbers
 
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
@@ -92,6 +94,8 @@ def entries(message: Message, name: str, kind: type[Found], length: int | None =
     found = value(message, name, list)
     if any(type(entry) is not kind for entry in found) or (length is not None and len(found) != length):
         raise BadMessageError(f"{name} is not a list of {'' if length is None else f'{length} '}{kind.__name__}")
+    if any(isinstance(entry, (str, bytes)) and len(entry) > _LONGEST_ENTRY for entry in found):
+        raise BadMessageError(f"{name} has an entry of over {_LONGEST_ENTRY:,} bytes")
     return list(found)
 
 
@@ -132,6 +136,12 @@ def _part(message: Message, name: str, kind: type[Found]) -> Found:
     return part
 
 
+def error_text(message: Message) -> str:
+    """Return what a node says went wrong, short and on one line: it ends up in the server's log."""
+    words = " ".join(str(message.error.reason)[: 10 * _LONGEST_ERROR].split())
+    return "".join(letter for letter in words if letter.isprintable())[:_LONGEST_ERROR]
+
+
 def read_sender(message: Message, client: int) -> None:
     """Check that a message is an answer, and that it is this client's.
 
@@ -139,7 +149,7 @@ def read_sender(message: Message, client: int) -> None:
         BadMessageError: If the reply is an error, or of another client.
     """
     if message.has_error():
-        raise BadMessageError(f"answers with an error: {' '.join(str(message.error.reason).split())[:300]}")
+        raise BadMessageError(f"answers with an error: {error_text(message)}")
     sender = value(message, "client", int)
     if sender != client:
         raise BadMessageError(f"answers as client {sender}")

@@ -17,6 +17,8 @@ from fl_lightning.flower.engine import FlowerEngine, Limits
 from fl_lightning.flower.nodes import NodesData, Questions, Roster
 from fl_lightning.flower.secure_server import SecureTraining
 from fl_lightning.flower.task import Task, check_deployable
+from fl_lightning.runs.records import CHECKPOINTS
+from fl_lightning.runs.storage import load_latest
 
 CONFIG = "config.yaml"  # in the app
 
@@ -31,11 +33,14 @@ class Options:
     num_clients: int
     limits: Limits
     start_timeout: float = 600.0
+    min_clients: int = 0  # with which a run is resumed when the time is up; 0: more than half of them
     trust: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_clients < 1:
             raise ConfigError(f"num-clients={self.num_clients} must be at least 1")
+        if not 0 <= self.min_clients <= self.num_clients:
+            raise ConfigError(f"min-clients={self.min_clients} must be from 0 to num-clients={self.num_clients}")
         if not 0 < self.start_timeout < float("inf"):
             raise ConfigError(f"start-timeout={self.start_timeout} must be a positive number of seconds")
 
@@ -53,10 +58,22 @@ def read_options(run_config: Mapping[str, bool | bytes | float | int | str]) -> 
             num_clients=int(run_config["num-clients"]),
             limits=Limits(timeout=float(run_config.get("timeout", 60.0)), max_steps=max_steps or None),
             start_timeout=float(run_config.get("start-timeout", 600.0)),
+            min_clients=int(run_config.get("min-clients", 0)),
             trust=tuple(filter(None, str(run_config.get("trust", "")).split(","))),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"the app's config is not one of fl-lightning deploy: {error}") from None
+
+
+def stored_sizes(run_dir: Path) -> list[int]:
+    """Return how many examples each client had in the run that a folder holds; nothing if it holds none."""
+    try:
+        checkpoint, _ = load_latest(run_dir / CHECKPOINTS)
+        sizes = {} if checkpoint is None else checkpoint["loop"]["parts"]["engine"]["sizes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # what is wrong with it is said when the run begins
+    found = next(iter(sizes.values()), []) if isinstance(sizes, dict) else sizes
+    return [int(size) for size in found]
 
 
 def prepare(grid: Grid, merged: dict[str, Any], options: Options) -> building.Run:
@@ -72,13 +89,15 @@ def prepare(grid: Grid, merged: dict[str, Any], options: Options) -> building.Ru
     settings.checkpoint.every_n_rounds, settings.checkpoint.min_seconds = 1, 0.0
     run = building.build(settings, options.name)
     check_deployable(run.loop, options.limits.max_steps)
-    roster = Roster(grid, options.num_clients)
+    stored = stored_sizes(run.run_dir)
+    roster = Roster(grid, options.num_clients, stored)
     evaluation = run.loop.evaluate_clients
     task = Task(yaml.safe_load(run.config), 0.0 if evaluation is None else evaluation.held_out)
     questions, hidden = Questions(grid, roster, options.limits.timeout), sum_of(run.loop.algorithm.aggregator)
     sums = None if hidden is None else SecureTraining(questions, hidden)
+    minimum = (options.min_clients or options.num_clients // 2 + 1) if stored else None
     engine = FlowerEngine(questions, task, options.limits, run.loop.engine, sums)
-    return building.elsewhere(run, engine, NodesData(run.data, roster, options.start_timeout))
+    return building.elsewhere(run, engine, NodesData(run.data, roster, options.start_timeout, minimum))
 
 
 @app.main()

@@ -63,3 +63,9 @@ def test_arguments_are_checked(arguments):
         Quadratic(*arguments)
     with pytest.raises(ValueError, match="one row for each client"):
         QuadraticFederation(np.zeros(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_toy_is_measured_in_any_precision(dtype):
+    measured = QuadraticFederation(np.eye(3)).measure(torch.zeros(3, dtype=dtype), plan(np.full(3, 1 / 3)))
+    assert measured["distance"] == pytest.approx(float(np.linalg.norm(WEIGHTS)))

@@ -6,10 +6,12 @@ pytest.importorskip("flwr")
 
 import numpy as np
 import torch
+from flwr.app import Error, Message
 
 from deployed import OBSERVED, config, deployed, made_grid, simulated, weights
 from fl_lightning.config import compose as configs
-from fl_lightning.flower.records import EVALUATE, WHO
+from fl_lightning.flower.client_app import app
+from fl_lightning.flower.records import EVALUATE, WHO, BadMessageError, entries, packed
 
 IN_CI = ("fedacs", "scaffold", "fedstale", "powerofchoice", "os")
 
@@ -117,6 +119,72 @@ def test_a_killed_server_resumes(tmp_path):
     assert torch.equal(weights(second), weights(whole))
     files = [tmp_path / name / "deliveries.csv" for name in ("whole", "paused")]
     assert files[0].read_text() == files[1].read_text()
+
+
+def paused_run(merged, folder):
+    """Play two rounds of a deployment and leave it."""
+    first = deployed(made_grid(merged, folder), merged)
+    kept = first.loop._play
+
+    def killed(index):
+        if index == 3:
+            raise SystemExit
+        return kept(index)
+
+    first.loop._play = killed
+    with pytest.raises(SystemExit):
+        first.execute("auto")
+
+
+@pytest.mark.parametrize("what", ["away", "changed"])
+def test_a_deployment_is_resumed_without_a_client_that_stays_away_or_has_other_data(what, tmp_path, caplog):
+    merged = config("full", tmp_path / "run", **OBSERVED)
+    paused_run(merged, tmp_path)
+    grid = made_grid(merged, tmp_path)
+    if what == "away":
+        grid.offline.add(1000)  # the node of client 9
+    else:
+        grid.answer[1000] = lambda message, context: _one_more(app(message, context))
+    second = deployed(grid, merged, timeout=1.0)
+    second.data._timeout = 0.5
+    second.execute("auto")
+    assert second.loop.round_index == 4
+    assert "resumed without clients 9" in caplog.text
+    last = [line.split(",") for line in (tmp_path / "run" / "deliveries.csv").read_text().splitlines()[-10:]]
+    assert {line[2]: line[3] for line in last} == {str(client): "0" if client == 9 else "1" for client in range(10)}
+
+
+def _one_more(message):
+    if "size" in message.content["values"]:
+        message.content["values"]["size"] += 1
+    return message
+
+
+def test_a_deployment_is_not_resumed_with_half_of_its_clients(tmp_path):
+    merged = config("full", tmp_path / "run", **OBSERVED)
+    paused_run(merged, tmp_path)
+    grid = made_grid(merged, tmp_path)
+    grid.offline |= {1000 + number for number in range(5)}
+    second = deployed(grid, merged)
+    second.data._timeout = 0.5
+    with pytest.raises(ConnectionError, match="5 of 10 clients did not come"):
+        second.execute("auto")
+
+
+def test_a_nodes_words_are_cut_and_its_shares_limited(tmp_path, caplog):
+    merged = config("fedavg", tmp_path / "run")
+    grid = made_grid(merged, tmp_path)
+    grid.answer[1000] = lambda message, context: Message(
+        Error(code=0, reason="lies\n\x1b[2J" + "x" * 100_000), reply_to=message
+    )
+    with pytest.raises(ConnectionError):
+        deployed(grid, merged).loop.engine.questions.roster.meet(0.1)
+    (line,) = [record.getMessage() for record in caplog.records if "answers with an error" in record.getMessage()]
+    assert len(line) < 400
+    assert line.isprintable()
+    question = Message(packed({"shares": [b"x" * 10_000]}), 1, WHO)
+    with pytest.raises(BadMessageError, match="4,096 bytes"):
+        entries(question, "shares", bytes)
 
 
 def test_other_data_is_not_resumed(tmp_path):
