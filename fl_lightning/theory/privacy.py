@@ -6,6 +6,8 @@ sum by at most n times its sensitivity, and Gaussian noise of a given size hides
 the standard deviation of the noise. Divergences of several rounds add up.
 """
 
+import math
+
 import numpy as np
 
 from fl_lightning.theory.checks import Vector
@@ -37,6 +39,7 @@ _LOW = (
     4.5,
 )
 ORDERS: Vector = np.array([*_LOW, *range(5, 33), 36, 40, 48, 56, 64, 80, 96, 128, 192, 256], dtype=np.float64)
+_MOST_RATIO = 40.0  # ratio of sensitivity to noise up to which is integrated
 _REACH = 12.0  # standard deviations of a Gaussian over which is integrated
 _ROWS = 4096  # clients worked on at once, which bounds the memory
 
@@ -95,6 +98,13 @@ def _log_moment(order: float, rates: Vector, ratios: Vector) -> Vector:
     if order.is_integer():
         k = np.arange(int(order) + 1)
         return _log_sum(_log_binomial(int(order), rates[:, None]) + k * (k - 1) * ratios[:, None] ** 2 / 2)
+    if len(rates) and ratios.max() > _MOST_RATIO:  # nothing is private there: a bound will do, for logs are convex
+        below, share = math.floor(order), order % 1
+        ends = [_log_moment(float(each), rates, ratios) if each > 1 else 0.0 for each in (below, below + 1)]
+        bound = (1 - share) * ends[0] + share * ends[1]
+        few = ratios <= _MOST_RATIO
+        bound[few] = _log_moment(order, rates[few], ratios[few])
+        return np.asarray(bound)
     moments = np.empty(len(rates))
     reach = np.ceil(order * ratios / _REACH) * _REACH  # alike for many, so that they share their points
     for last in np.unique(reach):

@@ -208,3 +208,12 @@ def test_epsilon_is_close_above_that_of_privacy_loss_distributions(rate, ratio, 
     exact = one.self_compose(rounds).get_epsilon_for_delta(delta)
     ours = worst_epsilon(rounds * privacy.sampled_divergence(np.array([rate]), np.array([ratio])), delta)
     assert exact * (1 - 1e-3) <= ours <= 1.2 * exact
+
+
+def test_hardly_any_noise_has_a_large_bound_and_not_a_large_array():
+    rates, ratios = np.array([0.2, 0.2, 0.2, 1.0]), np.array([1.0, 39.9, 40.1, 1e6])
+    found = privacy.sampled_divergence(rates, ratios)
+    assert (np.diff(found, axis=1) >= -1e-9 * found[:, 1:]).all()  # divergences grow with the order
+    assert (found[1] <= found[2]).all()
+    assert found[0] == pytest.approx(privacy.sampled_divergence(rates[:1], ratios[:1])[0])
+    assert (found[3] >= privacy.ORDERS * 1e12 / 2 * (1 - 1e-9)).all()
