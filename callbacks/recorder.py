@@ -31,6 +31,7 @@ from fl_lightning.runs.records import (
     read_rounds,
 )
 from fl_lightning.types import RoundPlan, RoundResult, Vector
+from fl_lightning.uploads.accounting import KIND
 from fl_lightning.uploads.released import unmeasured
 
 COLUMNS = (
@@ -184,9 +185,11 @@ class RunRecorder(Remembers, RoundCallback):
         return without_uncovered(loop, summary)
 
     def _noise(self, loop: FederatedLoop) -> dict[str, str]:
-        """Return whether somebody could recompute the noise of a private run."""
+        """Return what kind of bound epsilon is, and whether somebody could recompute the noise of a private run."""
         noise = loop.algorithm.uploads.noise
-        return {} if noise is None else {"noise_key": "secret" if noise.is_secret else "fixed: can be recomputed"}
+        if noise is None:
+            return {}
+        return {"epsilon_kind": KIND, "noise_key": "secret" if noise.is_secret else "fixed: can be recomputed"}
 
     def _rejections(self) -> dict[str, object]:
         """Return how many updates were thrown away, in total and of which clients."""

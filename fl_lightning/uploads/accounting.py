@@ -9,6 +9,7 @@ from fl_lightning.parts.memory import Remembers
 from fl_lightning.theory import privacy
 from fl_lightning.types import Cohort, IntVector, Vector
 
+KIND = "upper bound by Renyi divergences of real orders"  # of epsilon
 _TOLERANCE = 1e-4  # of a noise multiplier, relative; on the safe side
 _WATCHED = 64  # clients at least that are looked at while the noise is sought; then all are
 _TAIL = 1e-6  # of delta: so improbable are, in each round, the many draws of one client that are left to delta

@@ -127,8 +127,7 @@ class GaussianMechanism(Upload):
         check_neighbours(algorithm.uploads.steps, self)
         if self.place == "distributed":
             self._num_shares = least_arrivals(algorithm.aggregator)
-        self.noise.renew(planner.seed)
-        self.begin(drawing_of(algorithm.sampling), self._forecast(planner))
+        self.begin(drawing_of(algorithm.sampling), self._forecast(planner), planner.seed)
 
     def on_federation_start(self, loop: Any) -> None:
         """Give all processes the key of the first, which a resumed run has found in its folder."""
@@ -143,8 +142,9 @@ class GaussianMechanism(Upload):
         plans = [planner.undrawn(planner.profiles(planner.conditions(index)), index) for index in rounds]
         return plans, planner.rounds / len(rounds)
 
-    def begin(self, drawing: Any, forecast: tuple[Sequence[RoundPlan], float] = ((), 1.0)) -> None:
-        """Set how the draws are made, and find the noise from plans of the rounds to come."""
+    def begin(self, drawing: Any, forecast: tuple[Sequence[RoundPlan], float] = ((), 1.0), seed: int = 0) -> None:
+        """Set how the draws are made, take a new key, and find the noise from plans of the rounds to come."""
+        self.noise.renew(seed)
         self._drawing = drawing
         plans, weight = forecast
         if self.multiplier is None and self.epsilon is not None:

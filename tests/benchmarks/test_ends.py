@@ -56,7 +56,7 @@ def test_an_attack_table_has_a_row_for_each_attack():
 def test_runs_become_rows_that_can_be_read_back(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(program, "RESULTS", tmp_path)
     where = ["--config", "digits_fedavg.yaml", "--loop.rounds", "2", "--logger", "none"]
-    settings = "{noise_multiplier: 3, clip: {class_path: fl_lightning.uploads.Clip}}"
+    settings = "{noise_multiplier: 3, key: 0, clip: {class_path: fl_lightning.uploads.Clip}}"
     noise = f"{{class_path: fl_lightning.uploads.GaussianMechanism, init_args: {settings}}}"
     uploads = ["--loop.uploads", f"[{noise}]"]
     folder = tmp_path / "system"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld, rdp
+from scipy.integrate import quad
 
 from fl_lightning.samplers import Independent, Systematic, WithoutReplacement, WithReplacement
 from fl_lightning.theory import privacy
@@ -30,14 +31,15 @@ PUBLISHED = [
 @pytest.mark.parametrize(("rate", "noise", "rounds", "delta"), PUBLISHED)
 def test_uniform_poisson_sampling_has_the_epsilon_of_the_library(rate, noise, rounds, delta):
     event = PoissonSampledDpEvent(rate, GaussianDpEvent(noise))
-    same_orders = rdp.RdpAccountant(privacy.ORDERS).compose(event, rounds)
+    whole = privacy.ORDERS.round() == privacy.ORDERS  # between them the series of the library does not always converge
+    same_orders = rdp.RdpAccountant(privacy.ORDERS[whole]).compose(event, rounds)
     few = cohort(np.full(4, rate / 3), 3)  # four of the clients are as good as all
     spent = rounds * round_divergences(Independent(), few, np.full(4, 1 / noise), delta)
-    assert spent[0] == pytest.approx(same_orders.rdp, rel=1e-6)
+    assert spent[0][whole] == pytest.approx(same_orders.rdp, rel=1e-6)
     ours = worst_epsilon(spent, delta)
-    assert ours == pytest.approx(same_orders.get_epsilon(delta), rel=1e-9)
+    assert 0.9 * same_orders.get_epsilon(delta) < ours <= same_orders.get_epsilon(delta) * (1 + 1e-9)
     assert ours == pytest.approx(privacy.epsilons(spent, delta).max(), rel=1e-9)
-    assert ours == pytest.approx(rdp.RdpAccountant().compose(event, rounds).get_epsilon(delta), rel=0.02)
+    assert ours == pytest.approx(rdp.RdpAccountant().compose(event, rounds).get_epsilon(delta), rel=0.05)
     tight = pld.PLDAccountant().compose(event, rounds).get_epsilon(delta)
     assert 0.7 * ours < tight < ours
 
@@ -161,8 +163,57 @@ def test_draws_that_hardly_ever_happen_are_left_to_delta():
     many = cohort(np.full(1000, 1e-3), 50)
     counts = WithReplacement().distribution(many.probabilities, 50)
     spent = 100 * round_divergences(WithReplacement(), many, np.full(1000, 0.5), 1e-3)
-    assert worst_epsilon(spent, 1e-3) < 0.1 * worst_epsilon(
+    assert worst_epsilon(spent, 1e-3) < 0.9 * worst_epsilon(
         100 * privacy.shown_divergence(counts, np.full(1000, 0.5)), 1e-3
     )
     kept = without_tail(counts, 1e-9)
     assert 0 < 1 - kept[0].sum() < 1e-9
+
+
+@pytest.mark.parametrize(("rate", "ratio"), [(0.07, 0.5), (0.3, 1.0), (0.35, 3.0), (0.001, 5.0), (0.9, 2.0)])
+def test_orders_between_whole_numbers_are_integrals(rate, ratio):
+    orders = np.array([1.01, 1.3, 1.75, 2.5, 4.5])
+    found = privacy.sampled_divergence(np.array([rate]), np.array([ratio]), orders)[0]
+    for order, divergence in zip(orders, found, strict=True):
+
+        def density(z, order=order):
+            loss = np.logaddexp(np.log1p(-rate), np.log(rate) + ratio * z - ratio**2 / 2)
+            return np.exp(order * loss - z**2 / 2) / np.sqrt(2 * np.pi)
+
+        places = [0, order * ratio]
+        moment, _ = quad(density, -15, order * ratio + 15, points=places, epsabs=0, epsrel=1e-11, limit=500)
+        assert divergence == pytest.approx(np.log(moment) / (order - 1), rel=1e-6, abs=1e-9)
+
+
+# Rate, ratio, rounds, delta: from little told to much; the last ones are those of FedACS under much too little noise.
+NINE = [
+    (0.05, 0.2, 200, 5e-4),
+    (0.07, 0.5, 200, 5e-4),
+    (0.12, 0.9, 60, 5e-4),
+    (0.3, 0.5, 150, 1e-3),
+    (0.3, 1.0, 200, 5e-4),
+    (0.35, 1.5, 200, 5e-4),
+    (0.35, 3.0, 200, 5e-4),
+    (1.0, 0.1, 100, 1e-5),
+    (1.0, 0.7, 100, 1e-5),
+]
+
+
+@pytest.mark.parametrize(("rate", "ratio", "rounds", "delta"), NINE)
+def test_epsilon_is_close_above_that_of_privacy_loss_distributions(rate, ratio, rounds, delta):
+    """An independent computation: never too small, and above it by what Renyi divergences lose."""
+    one = pld.privacy_loss_distribution.from_gaussian_mechanism(
+        1 / ratio, sampling_prob=rate, value_discretization_interval=2e-3, use_connect_dots=True
+    )
+    exact = one.self_compose(rounds).get_epsilon_for_delta(delta)
+    ours = worst_epsilon(rounds * privacy.sampled_divergence(np.array([rate]), np.array([ratio])), delta)
+    assert exact * (1 - 1e-3) <= ours <= 1.2 * exact
+
+
+def test_hardly_any_noise_has_a_large_bound_and_not_a_large_array():
+    rates, ratios = np.array([0.2, 0.2, 0.2, 1.0]), np.array([1.0, 39.9, 40.1, 1e6])
+    found = privacy.sampled_divergence(rates, ratios)
+    assert (np.diff(found, axis=1) >= -1e-9 * found[:, 1:]).all()  # divergences grow with the order
+    assert (found[1] <= found[2]).all()
+    assert found[0] == pytest.approx(privacy.sampled_divergence(rates[:1], ratios[:1])[0])
+    assert (found[3] >= privacy.ORDERS * 1e12 / 2 * (1 - 1e-9)).all()

@@ -34,7 +34,6 @@ def test_the_sum_has_the_noise_of_the_threshold_or_more(num_arrived):
     step = GaussianMechanism(Clip(0.5), noise_multiplier=3.0, place="distributed", key=0)
     step.setup(num_clients, torch.zeros(size))
     step._num_shares = least_arrivals(SecureSum(1.0, threshold=threshold))
-    step.noise.renew(seed=0)
     step.begin(WithReplacement())
     clients = np.arange(num_arrived)
     updates = Updates(
