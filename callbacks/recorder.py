@@ -110,7 +110,7 @@ class RunRecorder(Remembers, RoundCallback):
             ("expected_draws", plan.cohort.probabilities * plan.cohort.num_draws),
             ("draws", plan.cohort.counts),
             ("deliveries", result.delivered),
-            ("effective_weight", plan.effective_weights),
+            ("effective_weight", plan.lasting_weights),
             ("num_steps", plan.profiles.num_steps),
             ("failure_rate", plan.profiles.failure_rates),
             ("rejected", rejected),

@@ -104,9 +104,7 @@ class Planner:
         self.algorithm.sampling.ask(profiles, probe, rng)
         plan = self.calibrated(self.undrawn(profiles, index, self.base_rate(index)))
         cohort = self.algorithm.sampling.configure_cohort(plan.cohort, rng)
-        return replace(
-            self._counting(plan), cohort=cohort, probed_steps=0 if probe is None else probe.num_steps
-        )
+        return replace(self._counting(plan), cohort=cohort, probed_steps=0 if probe is None else probe.num_steps)
 
     def _counting(self, plan: RoundPlan) -> RoundPlan:
         """Return an undrawn plan with what its step length leaves out, such as sums that fail."""

@@ -141,7 +141,11 @@ class AsynchronousSelection(Remembers, Selection):
         self._counts = counts
         expected = self._expected_age(num_clients)
         self._arrivals = Arrivals(
-            started=started, oldest=int(self._started.min()), elapsed=self.now - began, expected=expected, seen=self._seen
+            started=started,
+            oldest=int(self._started.min()),
+            elapsed=self.now - began,
+            expected=expected,
+            seen=self._seen,
         )
         return np.where(counts > 0, np.rint(steps / np.maximum(counts, 1)).astype(np.int64), profiles.num_steps)
 
@@ -176,7 +180,9 @@ class AsynchronousSelection(Remembers, Selection):
             return usual
         clients, ages, counts = self._seen
         number = np.bincount(clients, counts, minlength=num_clients)
-        return np.divide(np.bincount(clients, counts * ages, minlength=num_clients), number, out=usual, where=number > 0)
+        return np.divide(
+            np.bincount(clients, counts * ages, minlength=num_clients), number, out=usual, where=number > 0
+        )
 
     def _usual_age(self, num_clients: int) -> Vector:
         """Return the mean age where uploads come evenly, (M,)."""

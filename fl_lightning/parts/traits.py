@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeVar
 from fl_lightning.types import Scope
 
 Asks = Literal["nothing", "numbers", "vectors"]
-# What is known beforehand of what a part does to Omega. ``bounded``: the reported Omega is a limit, or what is missing is
-# measured during a run; ``unknown``: it depends on the data.
+# What is known beforehand of what a part does to Omega. ``bounded``: the reported Omega is a limit, or what is missing
+# is measured during a run; ``unknown``: it depends on the data.
 Effect = Literal["exact", "bounded", "unknown"]
 Keeps = Literal["nothing", "memory", "client models", "client vectors"]
 _Part = TypeVar("_Part", bound=type)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fl_lightning.algorithms import Algorithm
 from fl_lightning.aggregators import MemorizedMean, NormalizedMean
+from fl_lightning.algorithms import Algorithm
 from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance, Systematic, Uniform, WorkAware
 from fl_lightning.samplers.selection import Selection
 from fl_lightning.system import AvailabilityTrace, Clock, DayNight, OnOff

@@ -14,7 +14,18 @@ from fl_lightning.uploads import Quantized, RandomK, Signs, TopK
 from reference.played_rounds import distance, measured, played_planner, predicted
 
 PRESETS = (
-    *("fedavg", "uniform", "full", "cafedavg", "cafednova", "fednova", "schemec", "fedacs", "limitedfedacs", "workaware"),
+    *(
+        "fedavg",
+        "uniform",
+        "full",
+        "cafedavg",
+        "cafednova",
+        "fednova",
+        "schemec",
+        "fedacs",
+        "limitedfedacs",
+        "workaware",
+    ),
     *("varianceoptimal", "fedvarp", "mifa", "fedstale", "fedavgm", "scaffold", "fedacscv"),
 )
 ROUNDS, SKIP, EXACT, BOUNDED = 4000, 400, 0.08, 0.25
