@@ -82,12 +82,10 @@ class Arrivals:
     oldest: int  # the same of the oldest model that somebody still trains on
     elapsed: float  # seconds since the round before
     expected: Vector  # steps that the server makes during a job of each client, on average, (M,)
-    seen: tuple[IntVector, IntVector, IntVector] | None = (
-        None  # clients, ages and counts of uploads that were tried out
-    )
+    seen: tuple[IntVector, IntVector, IntVector] | None = None  # clients, ages, counts of uploads that were tried out
 
     def mean_discount(self, exponent: float) -> Vector:
-        """Return the mean of (1 + age)^-exponent of each client's uploads, at the mean age where none was seen, (M,)."""
+        """Return the mean of (1 + age)^-exponent of each client's uploads; of those not seen at the mean age, (M,)."""
         usual = (1 + self.expected) ** -exponent
         if self.seen is None:
             return usual

@@ -201,7 +201,7 @@ class Clock:
             available=hopeful if hopeful.any() else available,  # a round in which all will be late is lost
             link_rates=conditions.failure_rates,
             presence=self._started().presence,
-            chance=(missing <= _HOPELESS) * (1.0 if there is None else there),
+            chance=np.where(missing <= _HOPELESS, 1.0 if there is None else there, 0.0),
         )
 
     def _missing(self, num_steps: IntVector, round_index: int) -> Vector:
