@@ -221,7 +221,7 @@ class RunRecorder(Remembers, RoundCallback):
 def _objective(loop: FederatedLoop, plan: RoundPlan) -> Vector:
     """Return Omega of a round; in a private run the expected one, for measured factors are those of single clients."""
     private = loop.algorithm.uploads.secret is not None
-    return (unmeasured(plan) if private else plan).effective_weights
+    return (unmeasured(plan) if private else plan).lasting_weights
 
 
 def summarise(

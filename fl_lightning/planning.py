@@ -236,11 +236,11 @@ class Planner:
     def _usual(self, profiles: Profiles, cohort: Cohort) -> Cohort | None:
         """Return the cohort on average over who can be drawn, where a round is no more than a part of it; or None.
 
-        It is also where the server remembers what those sent who are away.
+        It is also where memory or control variates stand for those who are away.
         """
         if profiles.available is None or cohort.average is not None:
             return cohort.average
-        if self.algorithm.aggregator.traits.keeps != "memory":
+        if self.algorithm.aggregator.traits.keeps not in ("memory", "client vectors"):
             return None
         everybody = replace(profiles, conditions=replace(profiles.conditions, available=None))
         return self.algorithm.sampling.expected_cohort(everybody)

@@ -82,12 +82,10 @@ class Arrivals:
     oldest: int  # the same of the oldest model that somebody still trains on
     elapsed: float  # seconds since the round before
     expected: Vector  # steps that the server makes during a job of each client, on average, (M,)
-    seen: tuple[IntVector, IntVector, IntVector] | None = (
-        None  # clients, ages and counts of uploads that were tried out
-    )
+    seen: tuple[IntVector, IntVector, IntVector] | None = None  # clients, ages, counts of uploads that were tried out
 
     def mean_discount(self, exponent: float) -> Vector:
-        """Return the mean of (1 + age)^-exponent of each upload; at the mean age where none was seen, (M,)."""
+        """Return the mean of (1 + age)^-exponent of each client's uploads; of those not seen at the mean age, (M,)."""
         usual = (1 + self.expected) ** -exponent
         if self.seen is None:
             return usual
@@ -184,6 +182,12 @@ class RoundPlan:
     def effective_weights(self) -> Vector:
         """Omega: the objective that this round really descends."""
         return theory.effective_weights(self.expected.objective)
+
+    @property
+    def lasting_weights(self) -> Vector:
+        """Omega on average over who can be drawn, where a round without somebody is no more than a part of it."""
+        measured, lasting = self.expected.measured, self.expected.lasting
+        return theory.effective_weights(lasting.contribution if measured is None else lasting.contribution * measured)
 
     @property
     def chi_square(self) -> float:

@@ -100,11 +100,12 @@ def _log_moment(order: float, rates: Vector, ratios: Vector) -> Vector:
         return _log_sum(_log_binomial(int(order), rates[:, None]) + k * (k - 1) * ratios[:, None] ** 2 / 2)
     if len(rates) and ratios.max() > _MOST_RATIO:  # nothing is private there: a bound will do, for logs are convex
         below, share = math.floor(order), order % 1
-        ends = [_log_moment(float(each), rates, ratios) if each > 1 else 0.0 for each in (below, below + 1)]
-        bound = (1 - share) * ends[0] + share * ends[1]
+        zeros = np.zeros(len(rates))
+        ends = [_log_moment(float(each), rates, ratios) if each > 1 else zeros for each in (below, below + 1)]
+        bound = np.asarray((1 - share) * ends[0] + share * ends[1])
         few = ratios <= _MOST_RATIO
         bound[few] = _log_moment(order, rates[few], ratios[few])
-        return np.asarray(bound)
+        return bound
     moments = np.empty(len(rates))
     reach = np.ceil(order * ratios / _REACH) * _REACH  # alike for many, so that they share their points
     for last in np.unique(reach):
