@@ -100,15 +100,9 @@ def _log_moment(order: float, rates: Vector, ratios: Vector) -> Vector:
         return _log_sum(_log_binomial(int(order), rates[:, None]) + k * (k - 1) * ratios[:, None] ** 2 / 2)
     if len(rates) and ratios.max() > _MOST_RATIO:  # nothing is private there: a bound will do, for logs are convex
         below, share = math.floor(order), order % 1
-<<<<<<< HEAD
-        zeros = np.zeros(len(rates))
-        ends = [_log_moment(float(each), rates, ratios) if each > 1 else zeros for each in (below, below + 1)]
-        bound = np.asarray((1 - share) * ends[0] + share * ends[1])
-=======
         bound = share * _log_moment(below + 1.0, rates, ratios)
         if below > 1:
             bound += (1 - share) * _log_moment(float(below), rates, ratios)
->>>>>>> m-priv
         few = ratios <= _MOST_RATIO
         bound[few] = _log_moment(order, rates[few], ratios[few])
         return bound
