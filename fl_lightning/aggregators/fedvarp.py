@@ -46,7 +46,6 @@ class LastKnownUpdates(Aggregator):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="memory")
     memory = ("last_updates", "last_accumulation")
     last_accumulation: Vector = np.empty(0)  # before a run has begun
 
@@ -55,6 +54,12 @@ class LastKnownUpdates(Aggregator):
     ) -> None:
         one_of("variant", variant, Variant)
         self.variant, self.normalize_memory, self.storage = variant, normalize_memory, storage
+
+    @property
+    @override
+    def traits(self) -> AggregatorTraits:
+        """The paper's form looks up memory for those who are drawn alone."""
+        return AggregatorTraits(only_sums=False, keeps="memory", counts_absent=self.variant != "paper")
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
