@@ -240,7 +240,7 @@ class Planner:
         """
         if profiles.available is None or cohort.average is not None:
             return cohort.average
-        if self.algorithm.aggregator.traits.keeps not in ("memory", "client vectors"):
+        if not self.algorithm.aggregator.traits.counts_absent:
             return None
         everybody = replace(profiles, conditions=replace(profiles.conditions, available=None))
         return self.algorithm.sampling.expected_cohort(everybody)

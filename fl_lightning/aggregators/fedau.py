@@ -27,7 +27,7 @@ class ParticipationIntervals(Aggregator):
             then longer than FedAvg's. Omega is reported truly in both cases.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="memory")
+    traits = AggregatorTraits(only_sums=False, keeps="memory", counts_absent=True)
     memory = ("elapsed", "num_intervals", "mean_interval")
 
     def __init__(self, cutoff: int = 50, server_lr: float = 1.0, calibrate: bool = False) -> None:

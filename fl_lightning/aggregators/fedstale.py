@@ -25,7 +25,7 @@ class StaleMixture(Aggregator):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="memory")
+    traits = AggregatorTraits(only_sums=False, keeps="memory", counts_absent=True)
     memory = ("last_updates",)
 
     def __init__(self, beta: float = 0.5, storage: RowStorage | None = None) -> None:

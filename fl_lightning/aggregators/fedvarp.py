@@ -46,7 +46,6 @@ class LastKnownUpdates(Aggregator):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="memory")
     memory = ("last_updates", "last_accumulation")
     last_accumulation: Vector = np.empty(0)  # before a run has begun
 
@@ -57,6 +56,12 @@ class LastKnownUpdates(Aggregator):
         self.variant = variant
         self.normalize_memory = normalize_memory
         self.storage = storage
+
+    @property
+    @override
+    def traits(self) -> AggregatorTraits:
+        """The paper's form looks up memory for those who are drawn alone."""
+        return AggregatorTraits(only_sums=False, keeps="memory", counts_absent=self.variant != "paper")
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:

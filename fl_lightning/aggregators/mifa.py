@@ -24,7 +24,7 @@ class MemorizedMean(Aggregator):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="memory")
+    traits = AggregatorTraits(only_sums=False, keeps="memory", counts_absent=True)
     memory = ("last_updates", "last_accumulation")
     last_accumulation: Vector = np.empty(0)  # before a run has begun
 

@@ -49,6 +49,7 @@ class ControlVariates(Aggregator):
             needs_lost_updates=always,
             keeps="client vectors",
             num_downloaded=2,
+            counts_absent=True,
             effect="unknown" if always else "exact",
         )
 

@@ -51,6 +51,7 @@ class AggregatorTraits:
     linear: bool = True  # the step is linear in the updates, without which Omega depends on the data
     effect: Effect = "exact"  # of a linear one on Omega
     keeps: Keeps = "nothing"  # about clients
+    counts_absent: bool = False  # clients that cannot be drawn count as much as ever, by what they sent before
     moments: bool = False  # the server remembers earlier steps
     num_downloaded: int = 1  # vectors as long as the weights that a client gets before it trains
 
