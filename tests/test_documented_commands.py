@@ -25,6 +25,7 @@ ELSEWHERE = {
     "pip install": "changes the environment; the CI runs it",
     "pytest": "these are the tests",
     "pre-commit install": "changes the repository",
+    "lint-imports": "the CI runs it",
     "python -m benchmarks": "takes minutes; tests/benchmarks runs its parts",
     "wandb login": "needs an account",
     "wandb sync": "needs an account",

@@ -120,7 +120,8 @@ def _diagnose(
     from fl_lightning.figures.style import draw
 
     outer, inner = parts.split_overrides(overrides)
-    outer, of_averaging = parts.split_overrides(outer, parts.AVERAGING)
+    outer, _ = parts.split_overrides(outer, parts.AVERAGING)
+    _, of_averaging = parts.split_overrides(overrides, parts.AVERAGING)
     if table is not None:
         given = systems.planner_of_table(table, parts.beside_clients(merged, outer, options.trust))
     else:

@@ -57,6 +57,7 @@ class AggregatorTraits:
 
     def __post_init__(self) -> None:
         one_of("keeps", self.keeps, Keeps)
+        one_of("effect", self.effect, Effect)
 
 
 @dataclass(frozen=True, kw_only=True)

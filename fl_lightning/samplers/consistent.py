@@ -17,6 +17,7 @@ def consistent_factors(profiles: Profiles, probabilities: Vector) -> Vector:
 
     .. math:: c_m = s \frac{w_m}{p_m (1 - q_m) A_m}, \qquad s = \sum_j w_j (1 - q_j) A_j
 
+    >>> import numpy as np
     >>> w, a = np.array([0.5, 0.5]), np.array([2.0, 6.0])
     >>> from fl_lightning.types import Conditions
     >>> conditions = Conditions(a.astype(np.int64), np.zeros(2))

@@ -14,6 +14,8 @@ from fl_lightning import algorithm
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule
 from fl_lightning.config.compose import names
 from fl_lightning.engine import Engine
+from fl_lightning.uploads import GaussianMechanism
+from fl_lightning.uploads.noise import Noise
 from made import made_loop
 from systems import PAPER_GROUPS, gaussian_federation, linear_module
 
@@ -34,8 +36,8 @@ def weights(name: str, mode: str, where: Fabric) -> torch.Tensor:
 
 
 def _fixed(step):
-    if hasattr(step, "key"):
-        step.key = 0  # noise that can be drawn again
+    if isinstance(step, GaussianMechanism):
+        step.noise = Noise(0)  # that can be drawn again
     return step
 
 
