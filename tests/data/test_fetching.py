@@ -169,14 +169,14 @@ def test_npm_pack_returns_the_packed_file(tmp_path, monkeypatch):
     script = f'[ "$1 $2" = "pack some@1.0.0" ] && cp {tmp_path}/some-1.0.0.tgz .'
     monkeypatch.setenv("PATH", fake_npm(tmp_path / "bin", script))
     (tmp_path / "work").mkdir()
-    packed = npm_pack(NpmPackage("some", "1.0.0", 100, ""), tmp_path / "work")
+    packed = npm_pack(NpmPackage(name="some", version="1.0.0", num_bytes=100, sha512=""), tmp_path / "work")
     unpack(packed, tmp_path / "work", ["package/file"], sha256(packed))
     assert (tmp_path / "work" / "package" / "file").read_bytes() == b"content"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="uses a shell script")
 def test_npm_that_fails_or_is_absent(tmp_path, monkeypatch):
-    package = NpmPackage("some", "1.0.0", 100, "")
+    package = NpmPackage(name="some", version="1.0.0", num_bytes=100, sha512="")
     monkeypatch.setenv("PATH", fake_npm(tmp_path / "bin", "exit 3"))
     with pytest.raises(FetchError, match=r"some@1.0.0 failed \(exit code 3\)"):
         npm_pack(package, tmp_path)
