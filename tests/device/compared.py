@@ -6,6 +6,9 @@ In a process of its own: PyTorch counts devices when it first goes backward, so 
 import json
 import sys
 
+import fl_lightning  # noqa: F401  first, so that torchvision loads
+
+# isort: split
 import torch
 from lightning.fabric import Fabric
 
