@@ -1,18 +1,13 @@
 """Aggregators: the factor c on a delivered update, and memory where an algorithm has one."""
 
-from fl_lightning.aggregators.adaptive_controls import AdaptiveControlVariates
-from fl_lightning.aggregators.base import Aggregator
-from fl_lightning.aggregators.cafedavg import CommunicationAware
-from fl_lightning.aggregators.cafednova import CommunicationAwareNormalizedMean
+from fl_lightning.aggregators.aggregator import Aggregator
+from fl_lightning.aggregators.cafedavg import CommunicationAware, CommunicationAwareNormalizedMean
 from fl_lightning.aggregators.client_rows import RowStorage
 from fl_lightning.aggregators.fedau import ParticipationIntervals
 from fl_lightning.aggregators.fedavg import AnonymousMean
-from fl_lightning.aggregators.fedawe import EchoedInnovations
-from fl_lightning.aggregators.fednova import NormalizedMean
-from fl_lightning.aggregators.fedpbc import PostponedBroadcast
-from fl_lightning.aggregators.fedstale import StaleMixture
-from fl_lightning.aggregators.fedvarp import LastKnownUpdates
-from fl_lightning.aggregators.mifa import MemorizedMean
+from fl_lightning.aggregators.fednova import IncompleteWork, NormalizedMean
+from fl_lightning.aggregators.fedpbc import EchoedInnovations, PostponedBroadcast
+from fl_lightning.aggregators.fedvarp import LastKnownUpdates, MemorizedMean, StaleMixture
 from fl_lightning.aggregators.robust import (
     CoordinateMedian,
     GeometricMedian,
@@ -21,8 +16,7 @@ from fl_lightning.aggregators.robust import (
     RobustAggregator,
     TrimmedMean,
 )
-from fl_lightning.aggregators.scaffold import ControlVariates
-from fl_lightning.aggregators.schemec import IncompleteWork
+from fl_lightning.aggregators.scaffold import AdaptiveControlVariates, ControlVariates
 from fl_lightning.aggregators.secure import SecureSum
 from fl_lightning.aggregators.server_optimizers import ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
 from fl_lightning.parts.traits import AggregatorTraits

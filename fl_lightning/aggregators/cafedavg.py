@@ -1,9 +1,11 @@
-"""c-a-FedAvg: makes up for lost uploads at the server."""
+"""c-a-FedAvg and c-a-FedNova: the server makes up for lost uploads, and for unequal work."""
+
+from typing import Literal
 
 import numpy as np
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator
+from fl_lightning.aggregators.aggregator import Aggregator, mean_accumulation
 from fl_lightning.types import Cohort, Profiles, Vector
 
 
@@ -20,7 +22,9 @@ class CommunicationAware(Aggregator):
     """
 
     def __init__(self, max_inverse: float | None = None) -> None:
-        self.max_inverse = checked_max_inverse(max_inverse)
+        if max_inverse is not None and not max_inverse >= 1:
+            raise ValueError(f"max_inverse={max_inverse} must be at least 1, the smallest value that 1/(1-q) takes")
+        self.max_inverse = max_inverse
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
@@ -28,11 +32,31 @@ class CommunicationAware(Aggregator):
         return cohort.coefficients * inverse_delivery(profiles.failure_rates, self.max_inverse)
 
 
-def checked_max_inverse(max_inverse: float | None) -> float | None:
-    """Return the cap if it is one: 1/(1-q) is never below 1."""
-    if max_inverse is not None and not max_inverse >= 1:
-        raise ValueError(f"max_inverse={max_inverse} must be at least 1, the smallest value that 1/(1-q) takes")
-    return max_inverse
+class CommunicationAwareNormalizedMean(CommunicationAware):
+    r"""Divides each update by its chance to arrive and by the work behind it (c-a-FedNova).
+
+    .. math:: X \leftarrow X - \frac{\eta\tau}{K} \sum_{m\ \mathrm{delivered}} \frac{n_m}{(1-q_m) A_m} \Delta_m
+
+    With p = w this gives :math:`\Omega = w`. FedACS reaches the same by sampling; here the server must know q, A of
+    what arrives, and who sent what, and a client with few steps is amplified when it arrives, at the price of variance.
+
+    Args:
+        tau: ``omega``: mean A of all clients by weight. A number: itself. It is only a step length.
+        max_inverse: Cap on 1/(1-q), as in :class:`CommunicationAware`.
+    """
+
+    def __init__(self, tau: Literal["omega"] | float = "omega", max_inverse: float | None = None) -> None:
+        super().__init__(max_inverse)
+        if tau != "omega" if isinstance(tau, str) else not 0 < tau < float("inf"):
+            raise ValueError(f"tau={tau!r} must be a positive number or 'omega'")
+        self.tau = tau
+
+    @override
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return the sampler's factor times tau / ((1-q) A)."""
+        accumulation = profiles.accumulation
+        tau = mean_accumulation(profiles.weights, accumulation) if isinstance(self.tau, str) else self.tau
+        return cohort.coefficients * tau * inverse_delivery(profiles.failure_rates, self.max_inverse) / accumulation
 
 
 def inverse_delivery(failure_rates: Vector, max_inverse: float | None = None) -> Vector:

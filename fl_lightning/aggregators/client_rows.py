@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.memory import Remembers, State
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, Vector
 
 Precision = Literal["full", "bfloat16"]
@@ -183,15 +183,6 @@ class ClientRows(Remembers):
         for first in range(0, len(clients), self._block_rows):
             some = slice(first, first + self._block_rows)
             self.put(clients[some], state["rows"][some].to(self._like))
-
-
-def keep_synchronised(models: ClientRows, synchronised: torch.Tensor, weights: torch.Tensor) -> None:
-    """Give those clients the global model as their own whose mark is set; before the first round all have it."""
-    if bool(synchronised.all()):
-        models.fill(weights)
-        return
-    clients = synchronised.nonzero()[:, 0].cpu().numpy()
-    models.put(clients, weights.expand(len(clients), -1))
 
 
 class SummedRows(ClientRows):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.aggregators.aggregator import Aggregator, matching_coefficients, weighted_sum
 from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import BoolVector, Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 

@@ -5,9 +5,9 @@ from typing import Literal
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator
-from fl_lightning.parts.checking import one_of
+from fl_lightning.aggregators.aggregator import Aggregator
 from fl_lightning.parts.traits import AggregatorTraits
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 Normalize = Literal["draws", "received"]

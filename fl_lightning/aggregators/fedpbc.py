@@ -1,17 +1,60 @@
-"""FedPBC: the global model goes only to those who arrived, the others train on from their own."""
+"""FedPBC and FedAWE: clients with models of their own, which get the global one when they arrive."""
 
 import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator, matching_coefficients
-from fl_lightning.aggregators.client_rows import ClientRows, RowStorage, keep_synchronised
+from fl_lightning.aggregators.aggregator import Aggregator, matching_coefficients, mean_accumulation
+from fl_lightning.aggregators.client_rows import ClientRows, RowStorage
 from fl_lightning.parts.protocols import Handout
 from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 
-class PostponedBroadcast(Aggregator):
+class OwnModels(Aggregator):
+    """Lets each client train from a model of its own, which is the global one after a round in which it arrived.
+
+    Override :meth:`step`, which begins with :meth:`moved`. They take the size of the model for each client.
+    """
+
+    memory = ("models", "synchronised")
+
+    def __init__(self, storage: RowStorage | None = None) -> None:
+        self.storage = storage
+
+    @override
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        self.models = ClientRows(num_clients, weights, self.storage)
+        # Who arrived takes over the global model, which is known for good only when the next round begins.
+        self.synchronised = torch.ones(num_clients, dtype=torch.bool)
+
+    @override
+    def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
+        """Return who arrived: nobody else gets the global model."""
+        return np.flatnonzero(delivered)
+
+    @override
+    def handout(self, plan: RoundPlan) -> Handout:
+        return Handout(start=self._start)
+
+    def _start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
+        return weights if self.synchronised[client] else self.models.of(client)
+
+    def moved(
+        self, factors: Vector, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan
+    ) -> torch.Tensor:
+        """Return the models of those who trained after steps of these lengths, (n, d), and note who arrived."""
+        clients = self.synchronised.nonzero()[:, 0].cpu().numpy()
+        if len(clients) == self.models.num_clients:  # as before the first round
+            self.models.fill(weights)
+        else:
+            self.models.put(clients, weights.expand(len(clients), -1))
+        self.synchronised = torch.from_numpy(delivered > 0)
+        lengths = torch.from_numpy(plan.learning_rate * plan.server_scale * factors).to(updates.deltas)
+        return self.models[updates.clients] - lengths[:, None] * updates.deltas
+
+
+class PostponedBroadcast(OwnModels):
     r"""Averages the models of those who arrive and sends the mean to them alone (FedPBC, Xiang et al. 2023).
 
     A client trains from its own model :math:`x_m`. With c the sampler's factor, of those who were drawn
@@ -26,41 +69,18 @@ class PostponedBroadcast(Aggregator):
 
     In the original all M clients train in every round: combine it with full participation, where
     :math:`M n_m c_m / K = M w_m`, and all of them are charged for their work. With another sampler only drawn clients
-    train. The clients' models take the size of the model for each client that was ever drawn.
+    train.
 
     Args:
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
     traits = AggregatorTraits(only_sums=False, needs_lost_updates=True, keeps="client models")
-    memory = ("models", "synchronised")
-
-    def __init__(self, storage: RowStorage | None = None) -> None:
-        self.storage = storage
-
-    @override
-    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        """Make room for a model of each client; all start from the global one."""
-        self.models = ClientRows(num_clients, weights, self.storage)
-        # Who arrived takes over the global model, which is known for good only when the next round begins.
-        self.synchronised = torch.ones(num_clients, dtype=torch.bool)
-
-    @override
-    def downloads(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
-        """Return who arrived: nobody else gets the global model."""
-        return np.flatnonzero(delivered)
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return the sampler's factor over 1-q: lost work comes back later."""
         return matching_coefficients(cohort.probabilities * cohort.coefficients, profiles, cohort)
-
-    @override
-    def handout(self, plan: RoundPlan) -> Handout:
-        return Handout(start=self._start)
-
-    def _start(self, client: int, weights: torch.Tensor) -> torch.Tensor:
-        return weights if self.synchronised[client] else self.models.of(client)
 
     @override
     def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
@@ -70,12 +90,76 @@ class PostponedBroadcast(Aggregator):
     @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the way from the mean of the delivered models to the global one."""
-        keep_synchronised(self.models, self.synchronised, weights)
         cohort, clients = plan.cohort, updates.clients
         factors = self.models.num_clients * cohort.counts[clients] * cohort.coefficients[clients] / cohort.num_draws
-        lengths = torch.from_numpy(plan.learning_rate * plan.server_scale * factors).to(updates.deltas)
-        self.models.put(clients, self.models[clients] - lengths[:, None] * updates.deltas)
-        self.synchronised = torch.from_numpy(delivered > 0)
-        if not self.synchronised.any():
-            return torch.zeros_like(weights)
-        return weights - self.models[np.flatnonzero(delivered)].mean(dim=0)
+        self.models.put(clients, self.moved(factors, weights, updates, delivered, plan))
+        arrived = np.flatnonzero(delivered)
+        return weights - self.models[arrived].mean(dim=0) if len(arrived) else torch.zeros_like(weights)
+
+
+class EchoedInnovations(OwnModels):
+    r"""Repeats a client's innovation once for each round since it last arrived (FedAWE, Xiang et al. 2024).
+
+    A client trains from its own model :math:`x_m`. Of the distinct clients S that arrive in round t, last in
+    :math:`\tau_m`,
+
+    .. math::
+        x_m^+ = x_m - \eta_g (t - \tau_m)\, M w_m\, \eta \Delta_m, \qquad
+        X \leftarrow \frac{1}{|S|} \sum_{m \in S} x_m^+, \qquad x_m \leftarrow X
+
+    The others keep their models; when nobody arrives, nothing changes. The server needs to know nothing. :math:`\Omega
+    \propto w A`, or A for the original without weights: links are corrected, unequal work is not. A client that was not
+    drawn is as absent as one whose upload is lost.
+
+    Two limits: models mix only where several clients arrive in a round (with one arrival per round each keeps its own,
+    and the objective is far from the stated one); and the reported Omega takes T and q for unrelated in time. The
+    clipping of the innovation and the decaying rate of the authors' code are left out.
+
+    Args:
+        weighted: Scale the innovation by M w, so that unequal target weights are met; the original does not.
+        normalize: Divide the innovation by A and multiply by the mean A of all clients, which corrects the work too.
+        server_lr: eta_g, factor on the innovation.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
+    """
+
+    traits = AggregatorTraits(only_sums=False, keeps="client models")
+    memory = ("last_arrival",)
+
+    def __init__(
+        self,
+        weighted: bool = True,
+        normalize: bool = False,
+        server_lr: float = 1.0,
+        storage: RowStorage | None = None,
+    ) -> None:
+        super().__init__(storage)
+        if not 0 < server_lr < float("inf"):
+            raise ValueError(f"server_lr={server_lr} must be a positive number")
+        self.weighted = weighted
+        self.normalize = normalize
+        self.server_lr = server_lr
+
+    @override
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        super().setup(num_clients, weights)
+        self.last_arrival = torch.zeros(num_clients, dtype=torch.int64)
+
+    @override
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return the c at which each client's innovation is applied once in each round."""
+        return matching_coefficients(self._factors(profiles) / profiles.num_clients, profiles, cohort)
+
+    def _factors(self, profiles: Profiles) -> Vector:
+        factors = self.server_lr * (profiles.num_clients * profiles.weights if self.weighted else profiles.weights**0)
+        if self.normalize:
+            return factors * mean_accumulation(profiles.weights, profiles.accumulation) / profiles.accumulation
+        return factors
+
+    @override
+    def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        """Return the way from the mean of the echoed models to the global one."""
+        missed = plan.index - self.last_arrival[torch.from_numpy(updates.clients)].numpy()
+        factors = missed * self._factors(plan.profiles)[updates.clients]
+        moved = self.moved(factors, weights, updates, delivered, plan)
+        self.last_arrival[torch.from_numpy(updates.clients)] = plan.index
+        return weights - moved.mean(dim=0) if len(updates) else torch.zeros_like(weights)

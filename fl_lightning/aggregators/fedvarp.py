@@ -1,4 +1,4 @@
-"""FedVARP: the server stands in for absent clients with what they sent last."""
+"""FedVARP, FedStale, MIFA: the server stands in for absent clients with what they sent last."""
 
 from typing import Literal
 
@@ -6,24 +6,83 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import (
+from fl_lightning.aggregators.aggregator import (
     Aggregator,
     Draw,
-    expected_memory,
+    delivered_shares,
     matching_coefficients,
     mean_accumulation,
-    remembered,
+    mean_gradients,
     weighted_sum,
 )
 from fl_lightning.aggregators.client_rows import RowStorage, SummedRows
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.traits import AggregatorTraits
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
 Variant = Literal["original", "paper", "importance"]
 
 
-class LastKnownUpdates(Aggregator):
+class RemembersUpdates(Aggregator):
+    """Keeps the last delivered update y of every client, and A of the round in which it was made.
+
+    Override :meth:`direction`. The memory takes the size of the model for each client that ever arrived.
+    """
+
+    memory = ("last_updates", "last_accumulation")
+    last_accumulation: Vector = np.empty(0)  # before a run has begun
+
+    def __init__(self, storage: RowStorage | None = None) -> None:
+        self.storage = storage
+
+    @override
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        self.last_updates = SummedRows(num_clients, weights, self.storage)
+        self.last_accumulation = np.zeros(num_clients)  # 0 where nothing has arrived yet
+
+    @override
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return w / (p (1-q)): all of w is applied in each round, or as much as that on average."""
+        return matching_coefficients(profiles.weights, profiles, cohort)
+
+    @override
+    def expect(self, plan: RoundPlan) -> None:
+        self.last_accumulation = self.expected_work(plan)
+
+    def held_work(self, profiles: Profiles) -> Vector:
+        """Return A of the update that memory holds, (M,)."""
+        return remembered(self.last_accumulation, profiles.accumulation)
+
+    def expected_work(self, plan: RoundPlan) -> Vector:
+        """Return A of the update that memory holds after a round, on average, (M,)."""
+        before, profiles = self.held_work(plan.profiles), plan.profiles
+        return before + plan.cohort.inclusion * (1 - profiles.failure_rates) * (profiles.accumulation - before)
+
+    def remember(self, updates: Updates, rows: torch.Tensor, profiles: Profiles) -> None:
+        """Replace what memory holds of the clients that arrived."""
+        self.last_updates.replace(updates.clients, rows, profiles.weights)
+        self.last_accumulation[updates.clients] = profiles.accumulation[updates.clients]
+
+    def corrected(
+        self, shares: Vector, updates: Updates, rows: torch.Tensor, profiles: Profiles, beta: float = 1.0
+    ) -> torch.Tensor:
+        r"""Return :math:`\beta \sum_j w_j y_j + \sum_m s_m (\Delta_m - \beta y_m)`, and remember the rows, (d,)."""
+        fresh = rows - beta * self.last_updates[updates.clients]
+        direction = beta * self.last_updates.total(profiles.weights) + weighted_sum(shares, fresh)
+        self.remember(updates, rows, profiles)
+        return direction
+
+
+def remembered(known: Vector, accumulation: Vector) -> Vector:
+    """Return A of the update that memory holds; that of this round where nothing has arrived yet, (M,).
+
+    >>> remembered(np.array([0.0, 6.0]), np.array([4.0, 4.0])).tolist()
+    [4.0, 6.0]
+    """
+    return np.where(known > 0, known, accumulation) if len(known) else accumulation
+
+
+class LastKnownUpdates(RemembersUpdates):
     r"""Keeps the last delivered update y of every client and uses it for variance reduction (FedVARP, 2022).
 
     With S the distinct clients that arrive, and y from before the round unless said otherwise, the direction is
@@ -36,8 +95,7 @@ class LastKnownUpdates(Aggregator):
 
     and then :math:`y_m \leftarrow \Delta_m` for the clients that arrived. The ``paper``'s form (that of the FedACS
     paper) replaces only lost uploads. All have :math:`\Omega \propto w A` once memory is filled and while conditions
-    are stationary: links are corrected, unequal work is not. When nobody arrives, memory still moves the model. The
-    memory takes the size of the model for each client that ever arrived.
+    are stationary: links are corrected, unequal work is not. When nobody arrives, memory still moves the model.
 
     Args:
         variant: ``original``, ``paper`` or ``importance``.
@@ -46,27 +104,19 @@ class LastKnownUpdates(Aggregator):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
-    memory = ("last_updates", "last_accumulation")
-    last_accumulation: Vector = np.empty(0)  # before a run has begun
-
     def __init__(
         self, variant: Variant = "original", normalize_memory: bool = False, storage: RowStorage | None = None
     ) -> None:
+        super().__init__(storage)
         one_of("variant", variant, Variant)
         self.variant = variant
         self.normalize_memory = normalize_memory
-        self.storage = storage
 
     @property
     @override
     def traits(self) -> AggregatorTraits:
         """The paper's form looks up memory for those who are drawn alone."""
         return AggregatorTraits(only_sums=False, keeps="memory", counts_absent=self.variant != "paper")
-
-    @override
-    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        self.last_updates = SummedRows(num_clients, weights, self.storage)
-        self.last_accumulation = np.zeros(num_clients)  # 0 where nothing has arrived yet
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
@@ -79,7 +129,7 @@ class LastKnownUpdates(Aggregator):
     def _amounts(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return how much of each client's update of this round is applied, (M,)."""
         drawn = cohort.probabilities * cohort.coefficients
-        known = remembered(self.last_accumulation, profiles.accumulation) / profiles.accumulation
+        known = self.held_work(profiles) / profiles.accumulation
         if self.normalize_memory or self.variant == "importance":  # memory cancels, or has no work in it
             return drawn if self.variant == "paper" else profiles.weights
         if self.variant == "paper":
@@ -92,39 +142,84 @@ class LastKnownUpdates(Aggregator):
         if self.normalize_memory or self.variant != "original":
             return None
         profiles = plan.profiles
-        fresh = profiles.accumulation / remembered(self.last_accumulation, profiles.accumulation) - 1
+        fresh = profiles.accumulation / self.held_work(profiles) - 1
         arriving = plan.cohort.inclusion * (1 - profiles.failure_rates)
         known = profiles.weights * max(1.0, float(arriving.sum()))
         return np.maximum(1 + fresh * np.divide(arriving, known, out=np.zeros_like(known), where=known > 0), 1e-6)
 
     @override
-    def expect(self, plan: RoundPlan) -> None:
-        self.last_accumulation = expected_memory(self.last_accumulation, plan.profiles, plan.cohort)
+    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        profiles, cohort = plan.profiles, plan.cohort
+        scale = mean_accumulation(profiles.weights, profiles.accumulation) if self.normalize_memory else 1.0
+        rows = mean_gradients(updates, profiles) if self.normalize_memory else updates.deltas
+        if self.variant == "paper":
+            self.remember(updates, rows, profiles)
+            shares = cohort.counts[cohort.clients] * cohort.coefficients[cohort.clients] / cohort.num_draws
+            return scale * weighted_sum(shares, self.last_updates[cohort.clients])
+        if self.variant == "original":
+            shares = (delivered[updates.clients] > 0) / len(updates.clients)
+        else:
+            amounts = matching_coefficients(profiles.weights, profiles, cohort)
+            shares = delivered_shares(amounts, updates, delivered, plan)
+        return scale * self.corrected(shares, updates, rows, profiles)
+
+
+class StaleMixture(RemembersUpdates):
+    r"""Mixes fresh and remembered updates by a constant beta (FedStale, Rodio & Neglia 2024).
+
+    .. math::
+        \beta \sum_j w_j y_j
+        + \frac1K \sum_{m\ \mathrm{delivered}} n_m \frac{w_m}{p_m (1-q_m)} (\Delta_m - \beta y_m)
+
+    is the direction, and then :math:`y_m \leftarrow \Delta_m` for the clients that arrived. beta = 0 is c-a-FedAvg,
+    beta = 1 FedVARP in its ``importance`` form; :math:`\Omega \propto w A` for all.
+
+    Args:
+        beta: How much memory counts, from 0 to 1.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
+    """
+
+    traits = AggregatorTraits(only_sums=False, keeps="memory", counts_absent=True)
+
+    def __init__(self, beta: float = 0.5, storage: RowStorage | None = None) -> None:
+        super().__init__(storage)
+        if not 0 <= beta <= 1:
+            raise ValueError(f"beta={beta} must be between 0 and 1")
+        self.beta = beta
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        profiles = plan.profiles
-        deltas = updates.deltas
-        scale = 1.0
-        if self.normalize_memory:
-            scale = mean_accumulation(profiles.weights, profiles.accumulation)
-            deltas = deltas / torch.from_numpy(profiles.accumulation[updates.clients]).to(deltas)[:, None]
-        self.last_accumulation[updates.clients] = profiles.accumulation[updates.clients]
-        if self.variant == "paper":
-            self.last_updates.put(updates.clients, deltas)
-            drawn, cohort = plan.cohort.clients, plan.cohort
-            shares = cohort.counts[drawn] * cohort.coefficients[drawn] / cohort.num_draws
-            return scale * weighted_sum(shares, self.last_updates[drawn])
-        direction = self.last_updates.total(profiles.weights)
-        if len(updates):
-            before = self.last_updates[updates.clients]
-            direction = direction + weighted_sum(self._shares(updates, delivered, plan), deltas - before)
-        self.last_updates.replace(updates.clients, deltas, profiles.weights)
-        return scale * direction
+        shares = delivered_shares(plan.coefficients, updates, delivered, plan)
+        return self.corrected(shares, updates, updates.deltas, plan.profiles, self.beta)
 
-    def _shares(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> Vector:
-        clients, cohort = updates.clients, plan.cohort
-        if self.variant == "original":
-            return (delivered[clients] > 0) / len(clients)
-        amounts = matching_coefficients(plan.profiles.weights, plan.profiles, cohort)
-        return delivered[clients] * amounts[clients] / cohort.num_draws
+
+class MemorizedMean(RemembersUpdates):
+    r"""Steps along the weighted mean of the latest update of every client, however old (MIFA, Gu et al. 2021).
+
+    .. math:: y_m \leftarrow \Delta_m\ \mathrm{for\ delivered}\ m, \qquad X \leftarrow X - \eta \sum_j w_j y_j
+
+    :math:`\Omega \propto w A`, whatever the pattern of participation, with A of the round in which the remembered
+    update was made. A client that never arrived counts as zero (the original waits for all of them in its first round).
+    When nobody arrives, memory still moves the model.
+
+    Args:
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
+    """
+
+    traits = AggregatorTraits(only_sums=False, keeps="memory", counts_absent=True)
+
+    @override
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return w / (p (1-q)) for the work that memory holds: all of w is applied in each round."""
+        amounts = profiles.weights * self.held_work(profiles) / profiles.accumulation
+        return matching_coefficients(amounts, profiles, cohort)
+
+    @override
+    def objective_factors(self, plan: RoundPlan, draw: Draw) -> Vector:
+        """Return work that memory will hold after the round over what it holds before."""
+        return self.expected_work(plan) / self.held_work(plan.profiles)
+
+    @override
+    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        self.remember(updates, updates.deltas, plan.profiles)
+        return self.last_updates.total(plan.profiles.weights)

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator, weighted_sum
+from fl_lightning.aggregators.aggregator import Aggregator, weighted_sum
 from fl_lightning.parts.traits import AggregatorTraits
-from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+from fl_lightning.types import IntVector, RoundPlan, Updates, Vector
 
 _WEISZFELD_ROUNDS, _WEISZFELD_CHANGE = 100, 1e-6
 
@@ -31,13 +31,9 @@ class RobustAggregator(Aggregator):
         raise NotImplementedError
 
     @override
-    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        return cohort.coefficients
-
-    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         clients = updates.clients
-        work = plan.profiles.accumulation[updates.clients]
+        work = plan.profiles.accumulation[clients]
         weights = delivered[clients] * plan.coefficients[clients] * work
         counted = np.flatnonzero(weights > 0)
         if not len(counted):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator, Draw
+from fl_lightning.aggregators.aggregator import Aggregator, Draw
 from fl_lightning.parts.traits import AggregatorTraits, layers
 from fl_lightning.secure.fixed_point import Bits, FixedPoint
 from fl_lightning.secure.primitives import library
@@ -89,9 +89,9 @@ class SecureSum(Aggregator):
                 counts = counts.copy()
                 counts[rng.choice(len(counts), p=counts / counts.sum())] -= 1
             clients = np.flatnonzero(counts)
-            chances = _enough_others(arriving[clients], self._needed(plan, len(clients)))
+            chances = _enough_others(arriving[clients], self.needed(plan, len(clients)))
             if plan.cohort.with_replacement:
-                joined = _enough_others(np.append(arriving[clients], 0.0), self._needed(plan, len(clients) + 1))
+                joined = _enough_others(np.append(arriving[clients], 0.0), self.needed(plan, len(clients) + 1))
                 counted += joined[-1]
                 counted[clients] += chances - joined[-1]
                 amounts += 1
@@ -126,16 +126,14 @@ class SecureSum(Aggregator):
         """Return how numbers become whole numbers in a round."""
         return FixedPoint(self.bound, max(1, len(plan.cohort.clients)), self.bits)
 
-    def needed(self, plan: RoundPlan) -> int:
-        """Return how many uploads must arrive in a round.
+    def needed(self, plan: RoundPlan, num_clients: int | None = None) -> int:
+        """Return how many uploads must arrive in a round; also if another number of clients were drawn.
 
         Raises:
             ValueError: If there are never so many.
         """
-        return self._needed(plan, len(plan.cohort.clients))
-
-    def _needed(self, plan: RoundPlan, num_clients: int) -> int:
         num_draws = plan.cohort.num_draws
+        num_clients = len(plan.cohort.clients) if num_clients is None else num_clients
         if isinstance(self.threshold, float) and self.threshold <= 1:
             return max(_LEAST, int(np.ceil(self.threshold * num_clients)))
         if self.threshold > num_draws:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator
+from fl_lightning.aggregators.aggregator import Aggregator
 from fl_lightning.parts.traits import AggregatorTraits, forwards
 from fl_lightning.types import IntVector, RoundPlan, Updates
 
@@ -56,20 +56,6 @@ class ServerOptimizer(Aggregator):
         return self.lr * self.transform(self.aggregator.step(weights, updates, delivered, plan), self.moments)
 
 
-def checked_share(name: str, value: float) -> float:
-    """Return a factor of a running mean, which must lie in [0, 1)."""
-    if not 0 <= value < 1:
-        raise ValueError(f"{name}={value} must be in [0, 1)")
-    return value
-
-
-def checked_epsilon(epsilon: float) -> float:
-    """Return the constant that keeps a denominator from zero."""
-    if not 0 < epsilon < float("inf"):
-        raise ValueError(f"epsilon={epsilon} must be a positive number")
-    return epsilon
-
-
 class ServerMomentum(ServerOptimizer):
     r"""Adds up the steps of the rounds with decay (FedAvgM on top of the anonymous mean, Hsu et al. 2019).
 
@@ -86,7 +72,9 @@ class ServerMomentum(ServerOptimizer):
 
     def __init__(self, aggregator: Aggregator, momentum: float = 0.9, lr: float = 1.0) -> None:
         super().__init__(aggregator, lr)
-        self.momentum = checked_share("momentum", momentum)
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum={momentum} must be in [0, 1)")
+        self.momentum = momentum
 
     @override
     def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -107,9 +95,14 @@ class _Adaptive(ServerOptimizer):
         self, aggregator: Aggregator, lr: float = 0.01, beta1: float = 0.9, beta2: float = 0.99, epsilon: float = 1e-3
     ) -> None:
         super().__init__(aggregator, lr)
-        self.beta1 = checked_share("beta1", beta1)
-        self.beta2 = checked_share("beta2", beta2)
-        self.epsilon = checked_epsilon(epsilon)
+        for name, share in (("beta1", beta1), ("beta2", beta2)):
+            if not 0 <= share < 1:
+                raise ValueError(f"{name}={share} must be in [0, 1)")
+        if not 0 < epsilon < float("inf"):
+            raise ValueError(f"epsilon={epsilon} must be a positive number")
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.epsilon = epsilon
 
     @override
     def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:

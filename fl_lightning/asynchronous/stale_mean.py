@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.base import Aggregator, weighted_sum
+from fl_lightning.aggregators.aggregator import Aggregator, weighted_sum
 from fl_lightning.parts.protocols import PLAIN, Handout
 from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import Arrivals, Cohort, IntVector, Profiles, RoundPlan, Updates, Vector

@@ -10,7 +10,7 @@ import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
-from fl_lightning.aggregators.base import mixed_buffers
+from fl_lightning.aggregators.aggregator import mixed_buffers
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.given import as_federation
 from fl_lightning.data.held_out import ValidationSplit

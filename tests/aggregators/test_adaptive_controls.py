@@ -57,7 +57,7 @@ def heard(gradients: list[torch.Tensor], **settings: float) -> AdaptiveControlVa
     aggregator = AdaptiveControlVariates(**settings)
     aggregator.setup(2, torch.zeros_like(gradients[0][0]))
     for each in gradients:
-        deltas = each + torch.stack([aggregator._shift(client) for client in (0, 1)])
+        deltas = each + torch.stack([aggregator.shift(client) for client in (0, 1)])
         updates = Updates(
             clients=clients, deltas=deltas, buffers=deltas[:, :0], num_steps=profiles.num_steps, losses=np.zeros(2)
         )
@@ -69,7 +69,7 @@ def test_gradients_that_stay_are_corrected_completely() -> None:
     own = torch.tensor([[3.0, 1.0], [1.0, -1.0]])
     aggregator = heard([own] * 4)
     assert aggregator.beta == pytest.approx(1)
-    torch.testing.assert_close(own[0] + aggregator._shift(0), torch.tensor([2.0, 0.0]))
+    torch.testing.assert_close(own[0] + aggregator.shift(0), torch.tensor([2.0, 0.0]))
 
 
 def test_noise_is_hardly_used_and_gradients_that_turn_round_are_not_used_at_all() -> None:
@@ -78,7 +78,7 @@ def test_noise_is_hardly_used_and_gradients_that_turn_round_are_not_used_at_all(
     own = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     turning = heard([own * (-1) ** index for index in range(6)], smoothing=0)
     assert turning.beta == 0
-    assert not turning._shift(0).any()
+    assert not turning.shift(0).any()
 
 
 def test_a_client_that_never_arrived_is_not_corrected() -> None:
@@ -86,8 +86,8 @@ def test_a_client_that_never_arrived_is_not_corrected() -> None:
     aggregator.setup(M, torch.zeros(D))
     aggregator.server_control = torch.ones(D)
     aggregator.arrived[1] = True
-    assert not aggregator._shift(0).any()
-    assert torch.equal(aggregator._shift(1), torch.ones(D))
+    assert not aggregator.shift(0).any()
+    assert torch.equal(aggregator.shift(1), torch.ones(D))
 
 
 def test_the_server_control_is_the_mean_of_the_clients() -> None:

@@ -161,10 +161,10 @@ MISSING = "found no such method"
         ),
         (
             "loop.aggregator=LongAggregator",
-            "aggregators.base.Aggregator",
+            "aggregators.aggregator.Aggregator",
             "wanted coefficients(profiles, cohort), found coefficients(profiles, cohort, plan)",
         ),
-        ("loop.aggregator=Nothing", "aggregators.base.Aggregator", f"wanted setup(num_clients, weights), {MISSING}"),
+        ("loop.aggregator=Nothing", "aggregators.aggregator.Aggregator", f"wanted setup(num_clients, weights), {MISSING}"),
     ],
 )
 @pytest.mark.parametrize("form", ["{}", "{{class_path: {}}}"], ids=["name", "table"])

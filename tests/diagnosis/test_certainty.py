@@ -13,7 +13,7 @@ from fl_lightning.aggregators import (
     ServerMomentum,
     ServerYogi,
 )
-from fl_lightning.aggregators.base import weighted_sum
+from fl_lightning.aggregators.aggregator import weighted_sum
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.callbacks import ChannelFailures
 from fl_lightning.diagnosis.certainty import bounded_parts, unknown_parts

@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning.aggregators.base import mixed_buffers
+from fl_lightning.aggregators.aggregator import mixed_buffers
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data import DatasetFederation, Quadratic, TensorFederation
 from fl_lightning.engine.batches import batch_indices

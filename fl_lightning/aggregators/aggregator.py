@@ -77,8 +77,7 @@ class Aggregator(Remembers):
 
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the aggregated Delta, (d,)."""
-        shares = delivered[updates.clients] * plan.coefficients[updates.clients] / plan.cohort.num_draws
-        direction = weighted_sum(shares, updates.deltas)
+        direction = weighted_sum(delivered_shares(plan.coefficients, updates, delivered, plan), updates.deltas)
         return direction if updates.noise is None else direction + updates.noise / plan.cohort.num_draws
 
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
@@ -88,6 +87,16 @@ class Aggregator(Remembers):
     def __call__(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the next global weights, (d,)."""
         return weights - self.step(weights, updates, delivered, plan)
+
+
+def delivered_shares(factors: Vector, updates: Updates, delivered: IntVector, plan: RoundPlan) -> Vector:
+    """Return n c / K of the clients that sent something, for a factor c of each client, (n,)."""
+    return np.asarray(delivered[updates.clients] * factors[updates.clients] / plan.cohort.num_draws)
+
+
+def mean_gradients(updates: Updates, profiles: Profiles) -> torch.Tensor:
+    """Return Delta / A, which does not grow with the number of local steps, (n, d)."""
+    return updates.deltas / torch.from_numpy(profiles.accumulation[updates.clients]).to(updates.deltas)[:, None]
 
 
 def weighted_sum(shares: Vector, rows: torch.Tensor) -> torch.Tensor:
@@ -119,21 +128,6 @@ def matching_coefficients(amounts: Vector, profiles: Profiles, cohort: Cohort) -
     return np.divide(amounts, arrival, out=np.zeros(len(arrival)), where=arrival > 0)
 
 
-def remembered(known: Vector, accumulation: Vector) -> Vector:
-    """Return A of the update that memory holds; that of this round where nothing has arrived yet, (M,).
-
-    >>> remembered(np.array([0.0, 6.0]), np.array([4.0, 4.0])).tolist()
-    [4.0, 6.0]
-    """
-    return np.where(known > 0, known, accumulation) if len(known) else accumulation
-
-
-def expected_memory(known: Vector, profiles: Profiles, cohort: Cohort) -> Vector:
-    """Return A of the update that memory holds after a round, on average, (M,)."""
-    before = remembered(known, profiles.accumulation)
-    return before + cohort.inclusion * (1 - profiles.failure_rates) * (profiles.accumulation - before)
-
-
 def mean_accumulation(shares: Vector, accumulation: Vector) -> float:
     """Return the mean of A under shares that need not sum to 1; NaN where they are all 0.
 
@@ -151,7 +145,5 @@ def mixed_buffers(buffers: torch.Tensor, updates: Updates, delivered: IntVector,
     """
     if not len(buffers) or not len(updates):
         return buffers
-    shares = delivered[updates.clients] * plan.coefficients[updates.clients] / plan.cohort.num_draws
-    shares = shares / max(1.0, float(shares.sum()))
-    steps = torch.from_numpy(shares).to(buffers) @ (updates.buffers - buffers)
-    return buffers + steps
+    shares = delivered_shares(plan.coefficients, updates, delivered, plan)
+    return buffers + weighted_sum(shares / max(1.0, float(shares.sum())), updates.buffers - buffers)
