@@ -11,10 +11,10 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks.base import RoundCallback, global_seed
 from fl_lightning.parts.bases import Channel
-from fl_lightning.parts.checking import one_of
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.system.availability import uniforms
 from fl_lightning.system.traces import read_flags
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, RoundPlan, Vector
 
 Multiplicity = Literal["shared", "independent"]

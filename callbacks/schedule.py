@@ -10,10 +10,10 @@ from lightning.pytorch.callbacks import Callback
 from fl_lightning.callbacks.base import global_seed
 from fl_lightning.callbacks.radio import RayleighOutage
 from fl_lightning.parts.bases import Schedule
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.traits import ScheduleTraits
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.system.traces import Column, read_numbers, read_trace, whole
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Conditions, IntVector, Vector
 
 _MAX_STEPS = 1_000_000  # of a client in a round

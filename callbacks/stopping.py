@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode
-from fl_lightning.parts.checking import one_of
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import RoundResult
 
 

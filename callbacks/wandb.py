@@ -18,8 +18,8 @@ from fl_lightning.callbacks.wandb_media import log_files, media, newest_checkpoi
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode
 from fl_lightning.output import read_plain
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.memory import Remembers
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import RoundResult
 
 if TYPE_CHECKING:

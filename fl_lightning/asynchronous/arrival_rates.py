@@ -5,7 +5,7 @@ from typing_extensions import override
 
 from fl_lightning.parts.protocols import Forecast
 from fl_lightning.parts.traits import SamplerTraits
-from fl_lightning.samplers.base import Sampler
+from fl_lightning.samplers.sampler import Sampler
 from fl_lightning.types import Profiles, Vector
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from fl_lightning.data.federation import count_labels
 from fl_lightning.output import read_plain
 from fl_lightning.parts.bases import Partition
-from fl_lightning.parts.checking import one_of
 from fl_lightning.seeding import Purpose, generator
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, Vector
 
 _MAX_DRAWS = 500

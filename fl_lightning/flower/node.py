@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
-from fl_lightning.parts.checking import one_of
+from fl_lightning.theory.checks import one_of
 
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 _SUMS = ("only_sums", "min_threshold", "identity", "members", "state")

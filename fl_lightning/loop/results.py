@@ -11,8 +11,8 @@ import torch
 from lightning.pytorch import LightningModule
 from typing_extensions import override
 
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.memory import Remembers
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import ModelState, RoundResult
 
 _LOG = logging.getLogger("fl_lightning")

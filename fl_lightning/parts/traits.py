@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from fl_lightning.parts.checking import one_of
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Scope
 
 Asks = Literal["nothing", "numbers", "vectors"]

@@ -6,9 +6,8 @@ from typing_extensions import override
 
 from fl_lightning import theory
 from fl_lightning.parts.traits import SamplerTraits, forwards
-from fl_lightning.samplers.base import Sampler
-from fl_lightning.samplers.drawing import Drawing
 from fl_lightning.samplers.learned import LastNorms
+from fl_lightning.samplers.sampler import Drawing, Sampler
 from fl_lightning.types import Profiles, RoundResult, Vector
 
 

@@ -5,12 +5,11 @@ from typing import Literal
 import numpy as np
 from typing_extensions import override
 
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.protocols import Probe
 from fl_lightning.parts.traits import SamplerTraits
-from fl_lightning.samplers.base import Sampler, unbiased_coefficients
-from fl_lightning.samplers.drawing import Certain
-from fl_lightning.samplers.learned import LastUpdates, delivered_gradients, distances
+from fl_lightning.samplers.learned import LastUpdates, distances
+from fl_lightning.samplers.sampler import SelectsByRule, unbiased_coefficients
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
 Weights = Literal["cluster", "samples"]
@@ -50,7 +49,7 @@ def greedy_representatives(
     return np.array(selected, dtype=np.int64)
 
 
-class SubmodularSelection(Sampler):
+class SubmodularSelection(SelectsByRule):
     """Selects the K clients whose gradients stand best for those of all (DivFL).
 
     No chance is involved, apart from stochastic greedy, and no claim of unbiasedness is made: clients near many others
@@ -65,7 +64,6 @@ class SubmodularSelection(Sampler):
     """
 
     memory = ("_memory",)
-    drawing = Certain()
     traits = SamplerTraits(asks="vectors", learns=True, looks_at_updates=True, scope="none")
 
     def __init__(self, weights: Weights = "cluster", refresh: Refresh = "delivered", candidates: float = 1.0) -> None:
@@ -77,7 +75,6 @@ class SubmodularSelection(Sampler):
         self.refresh = refresh
         self.candidates = candidates
         self._memory = LastUpdates()
-        self._selected: IntVector = np.empty(0, dtype=np.int64)
         self._shares: Vector = np.empty(0)  # with which each client enters, summing to 1, (M,)
 
     @override
@@ -90,32 +87,28 @@ class SubmodularSelection(Sampler):
             self._memory.store(num_clients, everybody, probe.gradients(everybody))
         apart = distances(self._memory.products)
         examined = None if self.candidates == 1 else max(num_draws, round(self.candidates * num_clients))
-        self._selected = np.sort(greedy_representatives(apart, num_draws, examined, rng))
+        self.selected = np.sort(greedy_representatives(apart, num_draws, examined, rng))
         if self.weights == "cluster":
-            nearest = self._selected[np.argmin(apart[:, self._selected], axis=1)]
+            nearest = self.selected[np.argmin(apart[:, self.selected], axis=1)]
             self._shares = np.bincount(nearest, profiles.weights, num_clients).astype(np.float64)
         else:
-            own = np.zeros(num_clients)
-            own[self._selected] = profiles.weights[self._selected]
+            counts = np.bincount(self.selected, minlength=num_clients)
+            own = counts * profiles.weights
             # Clients without a weight share evenly where nobody else was selected.
-            own = own if own.sum() > 0 else np.bincount(self._selected, minlength=num_clients).astype(np.float64)
-            self._shares = own / own.sum()
+            self._shares = own / own.sum() if own.sum() > 0 else counts / counts.sum()
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return 1/K for each selected client; before the first selection everybody is as likely."""
-        if not len(self._selected):
+        if not len(self.selected):
             return np.full(profiles.num_clients, 1 / profiles.num_clients)
-        shares = np.zeros(profiles.num_clients)
-        shares[self._selected] = 1 / len(self._selected)
-        return shares
+        return super().probabilities(profiles, num_draws)
 
     @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
         """Return the factors by which the selected clients enter with their shares."""
-        return unbiased_coefficients(self._shares if len(self._selected) else profiles.weights, probabilities)
+        return unbiased_coefficients(self._shares if len(self.selected) else profiles.weights, probabilities)
 
     @override
     def observe(self, result: RoundResult) -> None:
-        clients, gradients = delivered_gradients(result)
-        self._memory.store(result.plan.profiles.num_clients, clients, gradients)
+        self._memory.observe(result)

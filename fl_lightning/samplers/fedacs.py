@@ -6,10 +6,10 @@ import numpy as np
 from typing_extensions import override
 
 from fl_lightning import theory
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.protocols import Forecast
 from fl_lightning.parts.traits import SamplerTraits
-from fl_lightning.samplers.base import Sampler
+from fl_lightning.samplers.sampler import Sampler
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Profiles, RoundResult, Vector
 
 Knowledge = Literal["instant", "mean", "estimated"]

@@ -1,14 +1,13 @@
 """HiCS-FL: clusters of clients whose labels look alike, the balanced ones first."""
 
 import numpy as np
-import numpy.typing as npt
 from typing_extensions import override
 
 from fl_lightning.parts.memory import State
 from fl_lightning.parts.traits import SamplerTraits
-from fl_lightning.samplers.base import Sampler
-from fl_lightning.samplers.bins import cut_tree, similarity_bins, ward_tree
+from fl_lightning.samplers.clustered import cut_tree, similarity_bins, ward_tree
 from fl_lightning.samplers.learned import LastUpdates, angles, delivered_gradients
+from fl_lightning.samplers.sampler import Sampler
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
 _PUBLISHED_ROUNDS = 500
@@ -187,7 +186,11 @@ class EntropyClusters(Sampler):
             apart = angles(self._memory.products, self._memory.seen)
             apart = apart + self.distance_weight * np.abs(entropies[:, None] - entropies[None, :])
             num_clusters = min(num_draws if self.num_clusters is None else self.num_clusters, len(entropies))
-            self._clusters = _cluster_numbers(apart, num_clusters)
+            self._clusters = np.zeros(len(apart), dtype=np.int64)
+            if len(apart) > 1:
+                found = cut_tree(ward_tree(apart), [0] * len(apart), 0, num_clusters)
+                for number, members in enumerate(found):
+                    self._clusters[members] = number
         return self._clusters
 
     @override
@@ -205,12 +208,3 @@ class EntropyClusters(Sampler):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._clusters = None
-
-
-def _cluster_numbers(dissimilarity: Vector, num_clusters: int) -> IntVector:
-    numbers: npt.NDArray[np.int64] = np.zeros(len(dissimilarity), dtype=np.int64)
-    if len(dissimilarity) > 1:
-        clusters = cut_tree(ward_tree(dissimilarity), [0] * len(dissimilarity), 0, num_clusters)
-        for number, members in enumerate(clusters):
-            numbers[members] = number
-    return numbers

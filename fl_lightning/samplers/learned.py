@@ -5,6 +5,7 @@ import numpy.typing as npt
 import torch
 from typing_extensions import override
 
+from fl_lightning.aggregators.aggregator import mean_gradients
 from fl_lightning.aggregators.client_rows import ClientRows
 from fl_lightning.parts.memory import Remembers, State
 from fl_lightning.types import IntVector, RoundResult, Vector
@@ -19,10 +20,8 @@ def delivered_gradients(result: RoundResult) -> tuple[IntVector, torch.Tensor]:
     """
     updates = result.updates
     arrived = result.delivered[updates.clients] > 0  # an aggregator may have trained others as well
-    clients = updates.clients[arrived]
-    accumulation = torch.from_numpy(result.plan.profiles.accumulation[clients]).to(updates.deltas)
-    rows = updates.deltas if arrived.all() else updates.deltas[torch.from_numpy(arrived)]
-    return clients, rows / accumulation[:, None]
+    updates = updates if arrived.all() else updates.rows(np.flatnonzero(arrived))
+    return updates.clients, mean_gradients(updates, result.plan.profiles)
 
 
 def row_norms(rows: torch.Tensor) -> Vector:
@@ -98,6 +97,10 @@ class LastUpdates(Remembers):
         products[np.ix_(self.rows.clients, self.rows.clients)] = self.pairs
         return products
 
+    def observe(self, result: RoundResult) -> None:
+        """Remember the mean gradients of those that arrived."""
+        self.store(result.plan.profiles.num_clients, *delivered_gradients(result))
+
     def store(self, num_clients: int, clients: IntVector, rows: torch.Tensor) -> None:
         """Remember new vectors of some clients."""
         if not len(clients):
@@ -130,11 +133,6 @@ class LastUpdates(Remembers):
 
     @override
     def load_state_dict(self, state: State) -> None:
-        """Take back what has arrived.
-
-        Raises:
-            ValueError: If it is the memory of something else.
-        """
         if isinstance(state.get("rows"), dict):
             kept = state["rows"]
             self.rows = ClientRows(int(kept["num_clients"]), kept["default"])

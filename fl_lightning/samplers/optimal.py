@@ -6,12 +6,11 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.protocols import Probe
 from fl_lightning.parts.traits import SamplerTraits
-from fl_lightning.samplers.base import Sampler, unbiased_coefficients
-from fl_lightning.samplers.drawing import Drawing, Independent, WithReplacement
 from fl_lightning.samplers.learned import LastNorms, row_norms
+from fl_lightning.samplers.sampler import Drawing, Independent, Sampler, WithReplacement, unbiased_coefficients
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Profiles, RoundResult, Vector
 
 Norms = Literal["exact", "stale", "first_gradient"]

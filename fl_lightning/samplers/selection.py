@@ -6,11 +6,11 @@ from typing import Literal, Protocol
 import numpy as np
 
 from fl_lightning.parts.bases import Sampling
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.memory import State
 from fl_lightning.parts.protocols import Forecast, Probe
 from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers import Drawing, Sampler, WithReplacement
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import BoolVector, Cohort, Profiles, RoundResult, Vector
 
 Absent = Literal["corrected", "replaced"]

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Literal, get_args
 
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.memory import Remembers
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import RoundPlan, Scope
 
 Place = Literal["local", "server", "split"]

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.protocols import Probe
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Fault, IntVector, ModelState, Received, Updates, Vector
 
 _LOG = logging.getLogger("fl_lightning")

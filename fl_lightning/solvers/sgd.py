@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 from typing_extensions import override
 
-from fl_lightning.parts.checking import one_of
 from fl_lightning.solvers.base import LocalSteps, Solver
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, Vector
 
 DecayForm = Literal["exponential", "inverse", "linear"]

@@ -8,9 +8,9 @@ import numpy.typing as npt
 import torch
 from typing_extensions import override
 
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.seeding import Purpose, generator
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, RoundPlan, Updates
 from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.gaussian import gaussian

@@ -12,12 +12,12 @@ from typing_extensions import override
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.aggregators.secure import sum_of
 from fl_lightning.parts.bases import Sampling
-from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.traits import UploadTraits, layers
-from fl_lightning.samplers.drawing import Drawing
+from fl_lightning.samplers.sampler import Drawing
 from fl_lightning.samplers.selection import Selection
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.theory import privacy
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.accounting import Accountant, accounting_library, noise_for, round_divergences, thinned
 from fl_lightning.uploads.base import Upload

@@ -133,4 +133,4 @@ def test_kinds_and_parts():
     names = {known.parts[path].name for path in known.kinds["drawing"]}
     assert "Systematic" in names
     assert "Importance" not in names
-    assert known.part("fl_lightning.Importance") is known.part("fl_lightning.samplers.plain.Importance")
+    assert known.part("fl_lightning.Importance") is known.part("fl_lightning.samplers.sampler.Importance")

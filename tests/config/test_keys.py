@@ -10,7 +10,7 @@ from fl_lightning.data import ByColumn
 from fl_lightning.engine import Engine
 from fl_lightning.parts.bases import DataSource, Partition
 from fl_lightning.samplers import Sampler, Systematic, Uniform
-from fl_lightning.samplers.drawing import Drawing
+from fl_lightning.samplers.sampler import Drawing
 from fl_lightning.system import DayNight
 
 

@@ -151,12 +151,12 @@ MISSING = "found no such method"
         ("loop.sampling=Nothing", "parts.bases.Sampling", f"wanted num_draws(num_clients), {MISSING}"),
         (
             "loop.sampling.sampler=ShortSampler",
-            "samplers.base.Sampler",
+            "samplers.sampler.Sampler",
             "wanted probabilities(profiles, num_draws), found probabilities(profiles)",
         ),
         (
             "loop.sampling.sampler=LikeASampler",
-            "samplers.base.Sampler",
+            "samplers.sampler.Sampler",
             f"wanted coefficients(profiles, probabilities), {MISSING}",
         ),
         (
@@ -164,7 +164,11 @@ MISSING = "found no such method"
             "aggregators.aggregator.Aggregator",
             "wanted coefficients(profiles, cohort), found coefficients(profiles, cohort, plan)",
         ),
-        ("loop.aggregator=Nothing", "aggregators.aggregator.Aggregator", f"wanted setup(num_clients, weights), {MISSING}"),
+        (
+            "loop.aggregator=Nothing",
+            "aggregators.aggregator.Aggregator",
+            f"wanted setup(num_clients, weights), {MISSING}",
+        ),
     ],
 )
 @pytest.mark.parametrize("form", ["{}", "{{class_path: {}}}"], ids=["name", "table"])

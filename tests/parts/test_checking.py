@@ -9,8 +9,8 @@ import pytest
 from fl_lightning import aggregators, callbacks, data, samplers, solvers
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
-from fl_lightning.parts.checking import one_of
 from fl_lightning.server import faults
+from fl_lightning.theory.checks import one_of
 
 FREE_TEXT = {"monitor", "path", "root", "folder", "save_dir", "run_dir", "trace", "indices", "reason"}
 FREE_TEXT |= {"project", "name", "group", "job_type"}  # of a W&B run

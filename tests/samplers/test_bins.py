@@ -9,7 +9,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from fl_lightning.samplers import ClusteredBySimilarity, ClusteredBySize
-from fl_lightning.samplers.bins import Bins, cut_tree, similarity_bins, size_bins, ward_tree
+from fl_lightning.samplers.clustered import Bins, cut_tree, similarity_bins, size_bins, ward_tree
 
 WEIGHTS = st.lists(st.floats(0, 1), min_size=1, max_size=25).filter(lambda values: sum(values) > 0)
 
