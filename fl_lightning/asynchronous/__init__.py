@@ -1,7 +1,6 @@
 """Asynchronous algorithms: a round is one step of the server, made of uploads that did not wait for each other."""
 
-from fl_lightning.asynchronous.arrival_rates import ArrivalRates
-from fl_lightning.asynchronous.in_flight import AsynchronousSelection
+from fl_lightning.asynchronous.in_flight import ArrivalRates, AsynchronousSelection
 from fl_lightning.asynchronous.stale_mean import StaleMean
 
 __all__ = ["ArrivalRates", "AsynchronousSelection", "StaleMean"]

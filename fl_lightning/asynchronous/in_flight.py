@@ -1,4 +1,4 @@
-"""AsynchronousSelection: who arrives next, event by event."""
+"""Who arrives next, event by event, and how often where everybody trains all the time."""
 
 from copy import copy
 from dataclasses import replace
@@ -7,7 +7,6 @@ from itertools import islice
 import numpy as np
 from typing_extensions import override
 
-from fl_lightning.asynchronous.arrival_rates import ArrivalRates, seconds_of
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import Forecast
 from fl_lightning.parts.traits import SamplerTraits, layers
@@ -18,6 +17,37 @@ from fl_lightning.types import Arrivals, Cohort, IntVector, Profiles, Vector
 
 _TRIED_UPLOADS, _TRIED_VALUES, _TRIED_PROFILES = 4_000, 2_000_000, 64
 _TRIED_SEED = 0xA6E
+
+
+class ArrivalRates(Sampler):
+    r"""Reports the share of each client among the uploads of clients that train without a pause.
+
+    .. math:: p_m = \frac{1 / \mathrm{E}[t_m]}{\sum_j 1 / \mathrm{E}[t_j]}
+
+    with t the seconds from one start of a client to the next. Nobody is drawn: the clock decides. So an asynchronous
+    server optimises :math:`\Omega \propto p (1-q) c A`, arrival rate times work, and
+    :class:`fl_lightning.samplers.Consistent` around this makes it optimise w.
+    """
+
+    traits = SamplerTraits(scope="average")
+
+    def __init__(self) -> None:
+        self._mean_seconds: Vector = np.empty(0)
+
+    @override
+    def start(self, forecast: Forecast) -> None:
+        """Average the seconds of typical rounds."""
+        self._mean_seconds = np.mean([seconds_of(profiles) for profiles in forecast()], axis=0)
+
+    @override
+    def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
+        rates = 1 / (self._mean_seconds if len(self._mean_seconds) else seconds_of(profiles))
+        return np.asarray(rates / rates.sum(), dtype=np.float64)
+
+
+def seconds_of(profiles: Profiles) -> Vector:
+    """Return the seconds that each client takes; without a clock a step takes one, (M,)."""
+    return profiles.num_steps.astype(np.float64) if profiles.conditions.seconds is None else profiles.conditions.seconds
 
 
 class AsynchronousSelection(Remembers, Selection):
@@ -125,14 +155,14 @@ class AsynchronousSelection(Remembers, Selection):
             )
         seconds = seconds_of(profiles)
         rng = generator(seed, Purpose.ARRIVALS, index)
-        if not len(self._client):
-            self._begin(profiles, seconds, rng)
         num_clients, began = profiles.num_clients, self.now
+        size = self.num_draws(num_clients)
+        cumulated = None if self.everybody else np.cumsum(self.sampler.probabilities(profiles, size))
+        if not len(self._client):
+            self._begin(profiles, seconds, cumulated, rng)
         counts = np.zeros(num_clients, dtype=np.int64)
         steps = np.zeros(num_clients, dtype=np.int64)
         started = np.full(num_clients, index - 1, dtype=np.int64)
-        size = self.num_draws(num_clients)
-        cumulated = self._cumulated(profiles)
         for place in range(size):
             job = int(np.argmin(self._finish))
             client, self.now = int(self._client[job]), float(self._finish[job])
@@ -142,25 +172,11 @@ class AsynchronousSelection(Remembers, Selection):
             version = index if place == size - 1 else index - 1  # who completes the buffer gets the new model
             self._next(job, client if cumulated is None else _drawn(cumulated, rng), version, profiles, seconds)
         self._counts = counts
-        expected = self._expected_age(num_clients)
-        self._arrivals = Arrivals(
-            started=started,
-            oldest=int(self._started.min()),
-            elapsed=self.now - began,
-            expected=expected,
-            seen=self._seen,
-        )
+        self._arrivals = self._arrivals_of(started, int(self._started.min()), self.now - began)
         return np.where(counts > 0, np.rint(steps / np.maximum(counts, 1)).astype(np.int64), profiles.num_steps)
 
-    def _cumulated(self, profiles: Profiles) -> Vector | None:
-        """Return the cumulated probabilities of the next job; None where each client follows itself."""
-        if self.everybody:
-            return None
-        return np.cumsum(self.sampler.probabilities(profiles, self.num_draws(profiles.num_clients)))
-
-    def _begin(self, profiles: Profiles, seconds: Vector, rng: np.random.Generator) -> None:
+    def _begin(self, profiles: Profiles, seconds: Vector, cumulated: Vector | None, rng: np.random.Generator) -> None:
         num_jobs = self.num_jobs(profiles.num_clients)
-        cumulated = self._cumulated(profiles)
         self._client = np.arange(num_jobs)
         self._finish = np.zeros(num_jobs)
         self._busy = np.zeros(profiles.num_clients)
@@ -179,16 +195,15 @@ class AsynchronousSelection(Remembers, Selection):
         self._steps[job] = steps[client]
         self._finish[job] = self._busy[client] = max(self.now, self._busy[client]) + seconds[client]
 
-    def _expected_age(self, num_clients: int) -> Vector:
-        """Return how many steps the server makes during a job of each client, on average, (M,)."""
-        usual = self._usual_age(num_clients)
-        if self._seen is None:
-            return usual
-        clients, ages, counts = self._seen
-        number = np.bincount(clients, counts, minlength=num_clients)
-        return np.divide(
-            np.bincount(clients, counts * ages, minlength=num_clients), number, out=usual, where=number > 0
-        )
+    def _arrivals_of(self, started: IntVector, oldest: int, elapsed: float) -> Arrivals:
+        """Return what is known of uploads, with the mean age of each client's: as tried out, or where all is even."""
+        expected = self._usual_age(len(started))
+        if self._seen is not None:
+            clients, ages, counts = self._seen
+            number = np.bincount(clients, counts, minlength=len(started))
+            total = np.bincount(clients, counts * ages, minlength=len(started))
+            expected = np.divide(total, number, out=expected, where=number > 0)
+        return Arrivals(started=started, oldest=oldest, elapsed=elapsed, expected=expected, seen=self._seen)
 
     def _usual_age(self, num_clients: int) -> Vector:
         """Return the mean age where uploads come evenly, (M,)."""
@@ -201,9 +216,7 @@ class AsynchronousSelection(Remembers, Selection):
 
     @override
     def expected_cohort(self, profiles: Profiles) -> Cohort:
-        ages = self._expected_age(profiles.num_clients)
-        nobody = np.zeros(profiles.num_clients, dtype=np.int64)
-        arrivals = Arrivals(started=nobody, oldest=0, elapsed=0.0, expected=ages, seen=self._seen)
+        arrivals = self._arrivals_of(np.zeros(profiles.num_clients, dtype=np.int64), 0, 0.0)
         return replace(super().expected_cohort(profiles), arrivals=arrivals)
 
     @override
