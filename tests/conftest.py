@@ -27,4 +27,4 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 @pytest.fixture
 def _no_warning_of_large_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """For files that count warnings: their small systems take large steps on purpose."""
-    monkeypatch.setattr("fl_lightning.server.calibration._LARGE", float("inf"))
+    monkeypatch.setattr("fl_lightning.server.rates._LARGE", float("inf"))

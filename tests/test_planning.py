@@ -9,7 +9,7 @@ from fl_lightning.parts.traits import SamplerTraits, ScheduleTraits
 from fl_lightning.planning import Planner, target_weights
 from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance, PowerOfChoice, Sampler
 from fl_lightning.samplers.selection import Selection
-from fl_lightning.server.calibration import Calibration
+from fl_lightning.server.rates import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import Conditions
 from made import made_planner

@@ -1,5 +1,7 @@
 """FedPBC and FedAWE: clients with models of their own, which get the global one when they arrive."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from typing_extensions import override
@@ -17,7 +19,7 @@ class OwnModels(Aggregator):
     Override :meth:`step`, which begins with :meth:`moved`. They take the size of the model for each client.
     """
 
-    memory = ("models", "synchronised")
+    memory: ClassVar[tuple[str, ...]] = ("models", "synchronised")
 
     def __init__(self, storage: RowStorage | None = None) -> None:
         self.storage = storage

@@ -1,6 +1,6 @@
 """FedVARP, FedStale, MIFA: the server stands in for absent clients with what they sent last."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ class RemembersUpdates(Aggregator):
     Override :meth:`direction`. The memory takes the size of the model for each client that ever arrived.
     """
 
-    memory = ("last_updates", "last_accumulation")
+    memory: ClassVar[tuple[str, ...]] = ("last_updates", "last_accumulation")
     last_accumulation: Vector = np.empty(0)  # before a run has begun
 
     def __init__(self, storage: RowStorage | None = None) -> None:

@@ -1,6 +1,6 @@
 """SCAFFOLD: control variates that take the drift out of local training; and as far as they are seen to predict."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ class CorrectsGradients(Aggregator):
     the model and c; its own vector stays with it, and the server derives it.
     """
 
-    memory = ("server_control", "client_controls")
+    memory: ClassVar[tuple[str, ...]] = ("server_control", "client_controls")
 
     def __init__(self, storage: RowStorage | None = None) -> None:
         self.storage = storage

@@ -1,6 +1,7 @@
 """FedAsync and FedBuff: uploads that began with older models."""
 
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ class OlderStarts(Aggregator):
     """
 
     traits = AggregatorTraits(only_sums=False, keeps="client models")
-    memory = ("versions",)
+    memory: ClassVar[tuple[str, ...]] = ("versions",)
 
     def __init__(self) -> None:
         self.versions: dict[int, torch.Tensor] = {}  # models that jobs in flight began with, by number of rounds

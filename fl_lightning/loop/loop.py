@@ -259,7 +259,6 @@ class FederatedLoop:
             kept = self.local_parts.num_kept
         for part in (algorithm.aggregator, algorithm.uploads):
             part.setup(num_clients, self.state.weights)
-        algorithm.averaging.setup()
         self.planner = Planner(
             algorithm=algorithm,
             system=self.system,

@@ -17,40 +17,37 @@ from fl_lightning.types import Cohort, Conditions, IntVector, Profiles, RoundPla
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _has_the_methods(base: type, other: type) -> bool:
-    """Let a class count as a subclass of one of the bases below if it can be called as the base can."""
-    if ABC not in base.__bases__ or other.__module__ == "builtins":  # a text has a method ``split`` as well
-        return NotImplemented
-    return misfit(other, base) is None or NotImplemented
+class _Part(ABC):  # noqa: B024  the bases have them
+    """Lets a class count as a subclass of one of the bases below if it can be called as the base can."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        if _Part not in cls.__bases__ or other.__module__ == "builtins":  # a text has a method ``split`` as well
+            return NotImplemented
+        return misfit(other, cls) is None or NotImplemented
 
 
-class Schedule(ABC):
+class Schedule(_Part):
     """Decides the conditions of a round: T and q of every client."""
-
-    __subclasshook__: Any = classmethod(_has_the_methods)
 
     @abstractmethod
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
         """Return T and q of all clients in this round; ``steps_per_epoch`` has one entry for each client."""
 
 
-class Channel(ABC):
+class Channel(_Part):
     """Decides whose upload arrives."""
-
-    __subclasshook__: Any = classmethod(_has_the_methods)
 
     @abstractmethod
     def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
         """Return for each client how many of its draws arrive, (M,)."""
 
 
-class Sampling(ABC):
+class Sampling(_Part):
     """Decides who takes part.
 
     :class:`fl_lightning.samplers.Selection` is one around a sampler; few need another.
     """
-
-    __subclasshook__: Any = classmethod(_has_the_methods)
 
     @property
     @abstractmethod
@@ -78,24 +75,20 @@ class Sampling(ABC):
         """Return who takes part: the expected cohort with its counts drawn."""
 
 
-class DataSource(ABC):
+class DataSource(_Part):
     """A data set that can become a federation."""
-
-    __subclasshook__: Any = classmethod(_has_the_methods)
 
     @abstractmethod
     def load(self, seed: int) -> Any:
         """Fetch what is missing, split it among the clients and return the federation."""
 
 
-class Partition(ABC):
+class Partition(_Part):
     """Splits a data set among clients.
 
     One that needs no labels says so by ``uses_labels = False``. One that looks at something else of the data has
     ``split_dataset(dataset, rng)`` besides.
     """
-
-    __subclasshook__: Any = classmethod(_has_the_methods)
 
     @abstractmethod
     def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
@@ -104,10 +97,6 @@ class Partition(ABC):
 
 def misfit(part: object, wanted: type) -> str | None:
     """Return which method of a base class or protocol a part lacks, or has with other arguments; None if it fits.
-
-    Args:
-        part: An object or a class.
-        wanted: What it should be like.
 
     >>> class Late:
     ...     def configure_delivery(self, plan): ...
@@ -125,8 +114,11 @@ def misfit(part: object, wanted: type) -> str | None:
         if not callable(found) or getattr(found, "__isabstractmethod__", False):
             return f"wanted {name}{needed}, found no such method"
         given = _arguments(part, name)
-        if given is not None and needed is not None and not _takes(given, needed):
-            return f"wanted {name}{needed}, found {name}{given}"
+        if given is not None and needed is not None:
+            try:
+                given.bind(*(each.name for each in needed.parameters.values() if each.kind in _POSITIONAL))
+            except TypeError:
+                return f"wanted {name}{needed}, found {name}{given}"
     for name, member in members:
         if isinstance(member, property) and not hasattr(part, name):
             return f"wanted the property {name}, found no such attribute"
@@ -134,12 +126,7 @@ def misfit(part: object, wanted: type) -> str | None:
 
 
 def check_part(argument: str, part: object, wanted: type) -> None:
-    """Refuse a part that lacks a method, before anything is called.
-
-    Args:
-        argument: What the part was given as.
-        part: An object.
-        wanted: The base class or protocol that says what it should be like.
+    """Refuse a part that lacks a method of a base class or protocol, before anything is called.
 
     Raises:
         TypeError: With the method, what is wanted and what was found.
@@ -162,12 +149,3 @@ def _arguments(part: object, name: str) -> inspect.Signature | None:
     if inspect.isclass(part) and inspect.isfunction(inspect.getattr_static(part, name)):
         parameters = parameters[1:]
     return inspect.Signature(parameters)
-
-
-def _takes(given: inspect.Signature, needed: inspect.Signature) -> bool:
-    """Return whether a method can be called with what another one needs, one argument after the other."""
-    try:
-        given.bind(*(each.name for each in needed.parameters.values() if each.kind in _POSITIONAL))
-    except TypeError:
-        return False
-    return True

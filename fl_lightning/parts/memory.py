@@ -166,23 +166,21 @@ def _restored(where: str, present: Any, saved: object) -> object:
         raise ValueError(
             f"the checkpoint does not fit: {where} is a {_kind(saved)} in it, but a {_kind(present)} is wanted"
         )
-    if isinstance(saved, dict) and saved.keys() == {_ARRAY}:
-        like = None if present is None else torch.from_numpy(present.copy())
-        return _fitted(where, like, saved[_ARRAY]).cpu().numpy()
     if isinstance(saved, torch.Tensor):
         return _fitted(where, present, saved)
     if isinstance(saved, dict):
-        return _restored_dict(where, present or {}, saved)
+        if saved.keys() == {_ARRAY}:
+            like = None if present is None else torch.from_numpy(present.copy())
+            return _fitted(where, like, saved[_ARRAY]).cpu().numpy()
+        present = present or {}
+        missing = [key for key, entry in present.items() if isinstance(entry, torch.Tensor) and key not in saved]
+        if missing:
+            listed = f"lacks {_listed(missing)}, it holds {_listed(saved)}"
+            raise ValueError(f"the checkpoint does not fit: {where} {listed}")
+        return {key: _restored(f"{where}[{key!r}]", present.get(key), entry) for key, entry in saved.items()}
     if isinstance(saved, list | tuple | set):
         return type(saved)(_restored(where, None, entry) for entry in saved)
     return saved
-
-
-def _restored_dict(where: str, present: dict[object, object], saved: dict[object, object]) -> dict[object, object]:
-    missing = [key for key, entry in present.items() if isinstance(entry, torch.Tensor) and key not in saved]
-    if missing:
-        raise ValueError(f"the checkpoint does not fit: {where} lacks {_listed(missing)}, it holds {_listed(saved)}")
-    return {key: _restored(f"{where}[{key!r}]", present.get(key), entry) for key, entry in saved.items()}
 
 
 def _fitted(where: str, present: torch.Tensor | None, saved: torch.Tensor) -> torch.Tensor:
@@ -199,17 +197,12 @@ def _fitted(where: str, present: torch.Tensor | None, saved: torch.Tensor) -> to
     return saved.to(device=present.device, dtype=present.dtype, copy=True)
 
 
-def _is_array(saved: object) -> bool:
-    return isinstance(saved, dict) and saved.keys() == {_ARRAY}
-
-
 def _kind(value: object) -> str:
-    if isinstance(value, np.ndarray) or _is_array(value):
+    if isinstance(value, np.ndarray) or (isinstance(value, dict) and value.keys() == {_ARRAY}):
         return _ARRAY
-    for kind, name in ((torch.Tensor, "tensor"), ((bool, int, float, np.generic), "number")):
-        if isinstance(value, kind):
-            return name
-    return type(value).__name__
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    return "number" if isinstance(value, bool | int | float | np.generic) else type(value).__name__
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -2,9 +2,8 @@
 
 from fl_lightning.server.averaging import Averaging, ExponentialAverage, NoAverage, TailAverage
 from fl_lightning.server.budget import Budget, Spent
-from fl_lightning.server.calibration import Calibration
 from fl_lightning.server.faults import FaultPolicy
-from fl_lightning.server.rates import CosineRate, RateSchedule, StepRate, TorchRate
+from fl_lightning.server.rates import Calibration, CosineRate, RateSchedule, StepRate, TorchRate
 
 __all__ = [
     "Averaging",

@@ -30,10 +30,6 @@ class Averaging(Remembers):
         r"""Return :math:`\gamma_r`, the share of the newest model; rounds are counted from 1."""
         raise NotImplementedError
 
-    def setup(self) -> None:
-        """Forget everything, before the first round."""
-        self._weights = self._buffers = None
-
     def update(self, state: ModelState, round_index: int) -> None:
         """Take in the model of a round."""
         rate = self.rate(round_index)

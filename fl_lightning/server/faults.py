@@ -64,18 +64,18 @@ class FaultPolicy:
             self._warn("rejected", fault.client, f"{describe(fault)}: rejected, as are later ones, see summary.json")
         if private:
             return replace(received, updates=with_zeros(updates, list(reasons), state), faults=faults)
-        counted = received.delivered.copy()
-        counted[[fault.client for fault in faults]] = 0
-        return replace(received, updates=without_rows(updates, list(reasons)), delivered=counted, faults=faults)
+        sound = updates.rows(np.setdiff1d(np.arange(len(updates.clients)), list(reasons)))
+        delivered = without_absent(received.delivered, updates.clients, sound)
+        return replace(received, updates=sound, delivered=delivered, faults=faults)
 
     def check_aggregate(self, round_index: int, updates: Updates, state: ModelState) -> None:
         """Stop a run whose model is no longer finite though every update was: no later round could repair it."""
         if bool(torch.isfinite(state.weights).all()) and bool(torch.isfinite(state.buffers).all()):
             return
-        norms = updates.deltas.double().norm(dim=1)
-        largest = (
-            f"; client {int(updates.clients[int(norms.argmax())])} sent the largest update" if len(updates) else ""
-        )
+        largest = ""
+        if len(updates):
+            client = int(updates.clients[int(updates.deltas.double().norm(dim=1).argmax())])
+            largest = f"; client {client} sent the largest update"
         raise ValueError(
             f"round {round_index}: the model is no longer finite after aggregation{largest}: lower loop.lr"
         )
@@ -85,12 +85,8 @@ class FaultPolicy:
             return  # nobody knows a client's own loss
         for row in np.flatnonzero(~(updates.losses <= self.exploding_loss)).tolist():
             if row not in reasons and row < len(updates.clients):
-                client = int(updates.clients[row])
-                self._warn(
-                    "loss",
-                    client,
-                    f"round {round_index}: the loss of client {client} explodes: {updates.losses[row]:g}",
-                )
+                client, loss = int(updates.clients[row]), updates.losses[row]
+                self._warn("loss", client, f"round {round_index}: the loss of client {client} explodes: {loss:g}")
 
     def _warn(self, kind: str, client: int, text: str) -> None:
         """Warn once for each client: one that is broken is broken in every round."""
@@ -141,13 +137,9 @@ def bad_rows(updates: Updates, state: ModelState) -> dict[int, str]:
 
 
 def long_rows(updates: Updates, state: ModelState, max_ratio: float | None, known: Mapping[int, str]) -> dict[int, str]:
-    """Return the rows that are longer than any honest update, with the reason for each.
+    """Return the rows that are longer than any honest update, besides those known to be bad, with the reason for each.
 
-    Args:
-        updates: Of the right shape.
-        state: The global model.
-        max_ratio: Times the median length per local step of the round's other rows; None: no such limit.
-        known: Rows that are bad already.
+    ``max_ratio`` is over the median length per local step of the round's other rows; None: no such limit.
     """
     if updates.total is not None or not len(updates.clients):
         return {}
@@ -173,11 +165,6 @@ def with_zeros(updates: Updates, rows: list[int], state: ModelState) -> Updates:
     deltas, buffers = updates.deltas.clone(), updates.buffers.clone()
     deltas[rows], buffers[rows] = 0.0, state.buffers
     return replace(updates, deltas=deltas, buffers=buffers)
-
-
-def without_rows(updates: Updates, rows: list[int]) -> Updates:
-    """Return the updates without some rows."""
-    return updates.rows(np.setdiff1d(np.arange(len(updates.clients)), rows))
 
 
 class SoundProbe:
@@ -222,8 +209,6 @@ def without_absent(delivered: IntVector, asked: IntVector, updates: Updates) -> 
     >>> without_absent(np.array([0, 1, 3]), np.array([1, 2]), updates).tolist()
     [0, 0, 3]
     """
-    if np.array_equal(asked, updates.clients):
-        return delivered
     absent = np.setdiff1d(asked, updates.clients)
     if not len(absent):
         return delivered

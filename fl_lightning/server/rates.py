@@ -1,10 +1,115 @@
-"""Learning rates over the rounds: each is a factor on the base rate, and a function of the round alone."""
+"""The learning rate of a round: a schedule over the rounds, and the calibration of step lengths by one division."""
 
+import logging
 import math
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args
 
 import torch
 from typing_extensions import override
+
+from fl_lightning.parts.memory import Remembers
+from fl_lightning.theory.checks import one_of
+from fl_lightning.types import RoundPlan, Scope
+
+Place = Literal["local", "server", "split"]
+TypicalPlans = Callable[[float], Iterator[RoundPlan]]  # undrawn, at a learning rate
+_LOG = logging.getLogger("fl_lightning")
+_LARGE = 2.0  # of learning rate x A: on a loss of curvature 1 a client then ends further from its optimum than it was
+_LOCAL_SHARE = {"local": 1.0, "split": 0.5, "server": 0.0}  # exponent of the factor that goes to the local rate
+
+
+class Calibration(Remembers):
+    r"""Gives every algorithm the expected step length that FedAvg has at the base learning rate.
+
+    .. math:: f = \frac{\sum_m w_m (1-q_m) A_m}{\sum_m p_m (1-q_m) c_m A_m}, \qquad \eta = \eta_1 f^a, \quad s = f^{1-a}
+
+    with :math:`\eta` the local learning rate and s the factor on the aggregate.
+
+    Args:
+        scope: ``round``: equal in each round. ``average``: one factor from the expectation over typical rounds.
+            ``none``: the base rate is used as it is. Samplers whose probabilities do not follow each round's conditions
+            are calibrated over typical rounds at most, and those that select by a rule not at all.
+        apply: Where the factor goes. ``local`` (a = 1): to the local learning rate, as in the paper; long local work
+            then saturates where :math:`\eta A` is large. ``server`` (a = 0): to the aggregate, which leaves the local
+            drift equal for all algorithms and amplifies the noise of small batches. ``split`` (a = 1/2): half of it, in
+            logarithms, to each.
+        max_learning_rate: Never exceed this local learning rate.
+    """
+
+    memory = ("_average_factor",)
+
+    def __init__(self, scope: Scope = "round", apply: Place = "local", max_learning_rate: float | None = None) -> None:
+        one_of("scope", scope, Scope)
+        one_of("apply", apply, Place)
+        if max_learning_rate is not None and not max_learning_rate > 0:
+            raise ValueError(f"max_learning_rate={max_learning_rate} must be positive")
+        self.scope = scope
+        self.apply = apply
+        self.max_learning_rate = max_learning_rate
+        self._average_factor: float | None = None
+        self._warned: set[str] = set()
+
+    def __call__(self, base: RoundPlan, current: RoundPlan, typical: TypicalPlans) -> tuple[float, float]:
+        """Return the learning rate of the local steps and the factor on the aggregate.
+
+        Args:
+            base: An undrawn plan at the base learning rate.
+            current: The same at the rate that was found so far, where p and A depend on it (proximal solvers).
+            typical: Yields undrawn plans of typical rounds at a learning rate.
+        """
+        scope = max(self.scope, base.cohort.scope, key=get_args(Scope).index)
+        if scope == "none":
+            return base.learning_rate, 1.0
+        factor = self._factor(scope, base, current, typical)
+        share = _LOCAL_SHARE[self.apply]
+        rate = base.learning_rate * factor**share
+        rate = rate if self.max_learning_rate is None else min(rate, self.max_learning_rate)
+        self._warn_of_saturation(base, rate)
+        return rate, factor ** (1 - share)
+
+    def _factor(self, scope: Scope, base: RoundPlan, current: RoundPlan, typical: TypicalPlans) -> float:
+        if scope == "round":
+            return _fedavg_length(base) / current.expected.lasting.step_length
+        if self._average_factor is None or current is not base:
+            wanted = sum(_fedavg_length(each) for each in typical(base.learning_rate))
+            reached = sum(each.expected.lasting.step_length for each in typical(current.learning_rate))
+            self._average_factor = wanted / reached
+        return self._average_factor
+
+    def warn_unsettled(self, rate: float, num_iterations: int) -> None:
+        """Warn once where the rate is no fixed point."""
+        if "settling" not in self._warned:
+            self._warned.add("settling")
+            _LOG.warning(
+                f"the calibrated learning rate does not settle in {num_iterations} steps (now {rate:g}): lower "
+                "loop.lr or the proximal term, or calibrate on the server (loop.calibration.apply=server)"
+            )
+
+    def _warn_of_saturation(self, plan: RoundPlan, rate: float) -> None:
+        largest = rate * float(plan.profiles.accumulation.max())
+        if largest > _LARGE and "saturation" not in self._warned:
+            self._warned.add("saturation")
+            _LOG.warning(
+                "round %d: local learning rate x local work is %.1f for the busiest client: its steps may saturate or "
+                "overshoot, which no calibration sees; lower loop.lr, ask for less work (loop.max_local_steps=auto), "
+                "or calibrate by loop.calibration.apply=split",
+                plan.index,
+                largest,
+            )
+
+
+def _fedavg_length(plan: RoundPlan) -> float:
+    """Return sum_m w (1-q) A: FedAvg's step length under the conditions of a plan, among those who can be drawn.
+
+    Where absence shortens the step, it must not lengthen the rate in the same round: all clients count.
+
+    FedAvg takes every step that clients offer, so that a limit on local steps does not shorten the step of a round.
+    """
+    profiles = plan.profiles
+    work = profiles.accumulation if profiles.offered_accumulation is None else profiles.offered_accumulation
+    weights = profiles.reachable_weights if plan.expected.average is None else profiles.weights
+    return float((weights * (1 - profiles.failure_rates) * work).sum())
 
 
 class RateSchedule:

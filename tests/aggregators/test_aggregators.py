@@ -27,7 +27,7 @@ from fl_lightning.aggregators import (
     ServerYogi,
     StaleMixture,
 )
-from fl_lightning.server.calibration import Calibration
+from fl_lightning.server.rates import Calibration
 from fl_lightning.types import Cohort, Profiles
 from made import made_profiles
 from reference import aggregation as reference

@@ -8,7 +8,7 @@ from fl_lightning.aggregators import LastKnownUpdates, MemorizedMean
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.diagnosis.dry_run import GivenConditions
 from fl_lightning.samplers import Importance
-from fl_lightning.server.calibration import Calibration
+from fl_lightning.server.rates import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import Conditions, Updates
 from made import made_planner

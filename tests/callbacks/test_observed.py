@@ -17,7 +17,7 @@ from fl_lightning.aggregators import (
 from fl_lightning.callbacks import Observed, ObservedConditions, SamplerSelection
 from fl_lightning.engine import Engine
 from fl_lightning.samplers import HeterogeneityAware, Importance, NormProportional
-from fl_lightning.server.calibration import Calibration
+from fl_lightning.server.rates import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import RoundResult, Updates
 from made import made_planner

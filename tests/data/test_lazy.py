@@ -14,7 +14,7 @@ from fl_lightning.data.lazy import ClientCache
 from fl_lightning.engine import Engine
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import ClusteredBySimilarity, HeterogeneityAware, Sampler, Uniform
-from fl_lightning.server.calibration import Calibration
+from fl_lightning.server.rates import Calibration
 from fl_lightning.solvers import SGD
 from made import made_planner
 from systems import PAPER_GROUPS, gaussian_federation, linear_module, small_loop

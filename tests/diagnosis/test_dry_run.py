@@ -21,7 +21,7 @@ from fl_lightning.diagnosis.dry_run import dry_run, typical_rounds
 from fl_lightning.diagnosis.needs import needs_of
 from fl_lightning.diagnosis.objective import diagnose
 from fl_lightning.samplers import HeterogeneityAware, Importance, NormProportional, PowerOfChoice, Sampler
-from fl_lightning.server.calibration import Calibration
+from fl_lightning.server.rates import Calibration
 from fl_lightning.system import Clock, Traffic
 from fl_lightning.types import Conditions
 from made import made_case

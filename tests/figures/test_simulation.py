@@ -14,7 +14,7 @@ from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import QuadraticModule
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware, Importance, Systematic
-from fl_lightning.server.calibration import Calibration
+from fl_lightning.server.rates import Calibration
 from fl_lightning.solvers import SGD
 from made import made_planner
 

@@ -15,7 +15,7 @@ from fl_lightning.engine.batches import batch_indices
 from fl_lightning.module import FederatedModule, QuadraticModule
 from fl_lightning.planning import target_weights
 from fl_lightning.samplers import FullParticipation, HeterogeneityAware, Importance
-from fl_lightning.server.calibration import Calibration
+from fl_lightning.server.rates import Calibration
 from fl_lightning.types import Updates
 from systems import gaussian_federation, linear_module, small_loop
 

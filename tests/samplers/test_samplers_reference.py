@@ -16,7 +16,7 @@ from fl_lightning.data.quadratic import QuadraticFederation
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import QuadraticModule
 from fl_lightning.seeding import Purpose, generator
-from fl_lightning.server.calibration import Calibration
+from fl_lightning.server.rates import Calibration
 from fl_lightning.solvers import SGD
 from fl_lightning.types import Profiles
 from made import made_loop, made_profiles
