@@ -28,7 +28,6 @@ class CommunicationAware(Aggregator):
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        """Return the sampler's factor over 1-q."""
         return cohort.coefficients * inverse_delivery(profiles.failure_rates, self.max_inverse)
 
 
@@ -53,7 +52,6 @@ class CommunicationAwareNormalizedMean(CommunicationAware):
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        """Return the sampler's factor times tau / ((1-q) A)."""
         accumulation = profiles.accumulation
         tau = mean_accumulation(profiles.weights, accumulation) if isinstance(self.tau, str) else self.tau
         return cohort.coefficients * tau * inverse_delivery(profiles.failure_rates, self.max_inverse) / accumulation

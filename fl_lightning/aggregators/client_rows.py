@@ -137,9 +137,8 @@ class ClientRows(Remembers):
             self._file = tempfile.TemporaryFile(dir=self.storage.folder)  # noqa: SIM115  open as long as the rows
         # numpy has no bfloat16: the bytes are mapped, and torch is given what they are.
         length = shape[0] * shape[1] * self._dtype.itemsize
-        mapped = np.memmap(
-            self._file, dtype=np.uint8, mode="r+", offset=len(self._blocks) * length, shape=(length,)
-        )  # makes the file as long as it must be
+        first = len(self._blocks) * length  # the file is made as long as it must be
+        mapped = np.memmap(self._file, dtype=np.uint8, mode="r+", offset=first, shape=(length,))
         return torch.from_numpy(mapped).view(self._dtype).view(shape)
 
     def in_blocks(self) -> Iterator[tuple[IntVector, torch.Tensor]]:
@@ -154,7 +153,6 @@ class ClientRows(Remembers):
 
     @override
     def state_dict(self) -> State:
-        """Return a copy of the rows of those who have one, and the default row."""
         parts = [rows for _, rows in self.in_blocks()]
         empty = torch.empty((0, len(self._default)), dtype=self._dtype)
         return {
@@ -166,11 +164,6 @@ class ClientRows(Remembers):
 
     @override
     def load_state_dict(self, state: State) -> None:
-        """Take back what :meth:`state_dict` returned.
-
-        Raises:
-            ValueError: If the rows are of other clients or of another model.
-        """
         shape = (int(state["num_clients"]), int(state["rows"].shape[1]))
         wanted = (self.num_clients, len(self._default))
         if shape != wanted:
@@ -239,12 +232,10 @@ class SummedRows(ClientRows):
 
     @override
     def state_dict(self) -> State:
-        """Return a copy of the rows and of their sum."""
         return super().state_dict() | {"total": self._total.clone(), "replaced": self._replaced}
 
     @override
     def load_state_dict(self, state: State) -> None:
-        """Take back what :meth:`state_dict` returned."""
         super().load_state_dict(state)
         self._total = state["total"].to(self._total)
         self._replaced = int(state["replaced"])

@@ -42,12 +42,10 @@ class NormalizedMean(Aggregator):
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        """Return the sampler's factor times tau / A."""
         return cohort.coefficients * self._expected_tau(profiles, cohort) / profiles.accumulation
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
-        """Return the mean of the normalised updates, at the tau of this round where it depends on who takes part."""
         direction = super().direction(updates, delivered, plan)
         if self.tau not in ("received", "selected") or not len(updates):
             return direction
@@ -85,6 +83,5 @@ class IncompleteWork(Aggregator):
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
-        """Return the sampler's factor times E / T."""
         nominal_steps = float(profiles.num_steps.max()) if self.nominal_steps is None else self.nominal_steps
         return cohort.coefficients * nominal_steps / profiles.num_steps

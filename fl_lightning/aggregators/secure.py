@@ -104,12 +104,11 @@ class SecureSum(Aggregator):
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         num_draws = plan.cohort.num_draws
-        noise = 0.0 if updates.noise is None else updates.noise / num_draws
         total = self._played(updates, delivered, plan) if updates.total is None else updates.total
         if total is None or len(updates) < self.needed(plan):
             self.num_failed += 1
-            return updates.deltas.new_zeros(updates.deltas.shape[1]) + noise
-        return (total / num_draws).to(updates.deltas) + noise
+            total = updates.deltas.new_zeros(updates.deltas.shape[1])
+        return (total / num_draws).to(updates.deltas) + (0.0 if updates.noise is None else updates.noise / num_draws)
 
     def _played(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor | None:
         """Return the sum, with all parties in this process; None where too few arrived."""

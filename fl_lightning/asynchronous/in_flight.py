@@ -15,7 +15,9 @@ from fl_lightning.samplers.selection import Selection, number_of
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Arrivals, Cohort, IntVector, Profiles, Vector
 
-_TRIED_UPLOADS, _TRIED_VALUES, _TRIED_PROFILES = 4_000, 2_000_000, 64
+_TRIED_UPLOADS = 4_000
+_TRIED_VALUES = 2_000_000
+_TRIED_PROFILES = 64
 _TRIED_SEED = 0xA6E
 
 
@@ -36,7 +38,6 @@ class ArrivalRates(Sampler):
 
     @override
     def start(self, forecast: Forecast) -> None:
-        """Average the seconds of typical rounds."""
         self._mean_seconds = np.mean([seconds_of(profiles) for profiles in forecast()], axis=0)
 
     @override

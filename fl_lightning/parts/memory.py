@@ -107,7 +107,7 @@ def decode(file: BinaryIO) -> Any:
     ``torch.save`` compresses nothing. A file of a few bytes whose records unfold to many is somebody else's.
 
     Raises:
-        ValueError: If it holds compressed records, or is of an old format, whose size nothing tells.
+        ValueError: If it holds compressed records, or is of an old format, whose size nothing shows.
     """
     try:
         with zipfile.ZipFile(file) as archive:

@@ -64,11 +64,8 @@ class HeterogeneityAware(Sampler):
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        weights = (
-            profiles.weights
-            if profiles.conditions.presence is None
-            else profiles.weights / profiles.conditions.presence
-        )
+        presence = profiles.conditions.presence
+        weights = profiles.weights if presence is None else profiles.weights / presence
         if self.knowledge == "instant":
             return theory.heterogeneity_aware_probabilities(weights, profiles.failure_rates, self._work_of(profiles))
         if self.knowledge == "mean" and not len(self._mean_yield):
@@ -79,7 +76,6 @@ class HeterogeneityAware(Sampler):
 
     @override
     def start(self, forecast: Forecast) -> None:
-        """Average (1-q) A over typical rounds."""
         if self.knowledge == "mean":
             total, times = np.zeros(1), np.zeros(1)
             for profiles in forecast():
@@ -106,7 +102,6 @@ class HeterogeneityAware(Sampler):
 
     @override
     def observe(self, result: RoundResult) -> None:
-        """Count draws, deliveries, and the work that those that arrive report."""
         if self.knowledge == "estimated":
             # Draws, not clients: right for links that n draws share as well as for one link for each draw.
             self._drawn = self._drawn + result.plan.cohort.counts

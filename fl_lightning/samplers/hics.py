@@ -195,7 +195,6 @@ class EntropyClusters(Sampler):
 
     @override
     def observe(self, result: RoundResult) -> None:
-        """Remember what those that arrived did to the output layer."""
         clients, gradients = delivered_gradients(result)
         if gradients.shape[1] < self.output_size:
             raise ValueError(f"output_size={self.output_size}, but the model has only {gradients.shape[1]} parameters")

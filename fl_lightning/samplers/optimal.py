@@ -127,7 +127,6 @@ class NormProportional(Sampler):
 
     @override
     def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:
-        """Ask all clients for their norms, unless old ones will do."""
         everybody = np.arange(profiles.num_clients)
         if self.norms == "exact":
             self._asked = row_norms(probe.updates(everybody).deltas) / profiles.accumulation
@@ -156,9 +155,8 @@ class NormProportional(Sampler):
 
     @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
-        if not self.reweight:
-            return super().coefficients(profiles, probabilities)
-        return unbiased_coefficients(profiles.weights, probabilities)
+        own = unbiased_coefficients(profiles.weights, probabilities)
+        return own if self.reweight else np.ones(profiles.num_clients)
 
     @override
     def observe(self, result: RoundResult) -> None:

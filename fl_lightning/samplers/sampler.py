@@ -263,7 +263,6 @@ class Uniform(Sampler):
 
     @override
     def coefficients(self, profiles: Profiles, probabilities: Vector) -> Vector:
-        """Return w / p = M w."""
         return unbiased_coefficients(profiles.weights, probabilities)
 
 

@@ -19,9 +19,7 @@ Absent = Literal["corrected", "replaced"]
 class HasRounds(Protocol):
     """A run that knows how many rounds it will have."""
 
-    @property
-    def rounds(self) -> int:
-        """R."""
+    rounds: int  # R
 
 
 class Selection(Sampling):
@@ -110,10 +108,13 @@ class Selection(Sampling):
         if profiles.available is not None:
             probabilities = among(probabilities, profiles.available)
             num_draws = min(num_draws, int(np.count_nonzero(probabilities)))
+        return self._undrawn(probabilities, self.sampler.coefficients(seen, probabilities), num_draws)
+
+    def _undrawn(self, probabilities: Vector, coefficients: Vector, num_draws: int) -> Cohort:
         return Cohort(
             probabilities=probabilities,
-            coefficients=self.sampler.coefficients(seen, probabilities),
-            counts=np.zeros(profiles.num_clients, dtype=np.int64),
+            coefficients=coefficients,
+            counts=np.zeros(len(probabilities), dtype=np.int64),
             num_draws=num_draws,
             scope=self.traits.scope,
             with_replacement=isinstance(self.way_of_drawing, WithReplacement),
@@ -126,20 +127,14 @@ class Selection(Sampling):
         seen = replace(profiles, conditions=always, weights=weights / weights.sum())
         num_draws = self.num_draws(profiles.num_clients)
         wanted = self.sampler.probabilities(seen, num_draws)
-        average = Cohort(
-            probabilities=presence * wanted / float(presence @ wanted),
-            coefficients=self.sampler.coefficients(seen, wanted),
-            counts=np.zeros(profiles.num_clients, dtype=np.int64),
-            num_draws=num_draws,
-            scope=self.traits.scope,
-            with_replacement=isinstance(self.way_of_drawing, WithReplacement),
-        )
+        coefficients = self.sampler.coefficients(seen, wanted)
+        average = self._undrawn(presence * wanted / float(presence @ wanted), coefficients, num_draws)
         there = max(float(wanted[available].sum() / (presence @ wanted)), 1e-12)
         probabilities = among(wanted, available)
         return replace(
             average,
             probabilities=probabilities,
-            coefficients=average.coefficients * there,
+            coefficients=coefficients * there,
             num_draws=min(num_draws, int(np.count_nonzero(probabilities))),
             there=there,
             average=average,

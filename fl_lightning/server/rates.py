@@ -100,11 +100,9 @@ class Calibration(Remembers):
 
 
 def _fedavg_length(plan: RoundPlan) -> float:
-    """Return sum_m w (1-q) A: FedAvg's step length under the conditions of a plan, among those who can be drawn.
+    """Return sum_m w (1-q) A of every step that clients offer: FedAvg's step length, among those who can be drawn.
 
     Where absence shortens the step, it must not lengthen the rate in the same round: all clients count.
-
-    FedAvg takes every step that clients offer, so that a limit on local steps does not shorten the step of a round.
     """
     profiles = plan.profiles
     work = profiles.accumulation if profiles.offered_accumulation is None else profiles.offered_accumulation

@@ -46,8 +46,8 @@ def test_every_beta_has_the_objective_that_is_reported(sampler: type[Sampler], b
     np.testing.assert_allclose(plan.effective_weights, expected)
 
 
-def heard(gradients: list[torch.Tensor], **settings: float) -> AdaptiveControlVariates:
-    """Return one that has heard all of two equal clients in several rounds, (clients, d) in each."""
+def after(gradients: list[torch.Tensor], **settings: float) -> AdaptiveControlVariates:
+    """Return one that has got all of two equal clients in several rounds, (clients, d) in each."""
     profiles = made_profiles(
         weights=np.full(2, 0.5), num_steps=np.ones(2, np.int64), failure_rates=np.zeros(2), accumulation=np.ones(2)
     )
@@ -67,16 +67,16 @@ def heard(gradients: list[torch.Tensor], **settings: float) -> AdaptiveControlVa
 
 def test_gradients_that_stay_are_corrected_completely() -> None:
     own = torch.tensor([[3.0, 1.0], [1.0, -1.0]])
-    aggregator = heard([own] * 4)
+    aggregator = after([own] * 4)
     assert aggregator.beta == pytest.approx(1)
     torch.testing.assert_close(own[0] + aggregator.shift(0), torch.tensor([2.0, 0.0]))
 
 
 def test_noise_is_hardly_used_and_gradients_that_turn_round_are_not_used_at_all() -> None:
     generator = torch.Generator().manual_seed(0)
-    assert heard([torch.randn(2, 500, generator=generator) for _ in range(20)]).beta < 0.05
+    assert after([torch.randn(2, 500, generator=generator) for _ in range(20)]).beta < 0.05
     own = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    turning = heard([own * (-1) ** index for index in range(6)], smoothing=0)
+    turning = after([own * (-1) ** index for index in range(6)], smoothing=0)
     assert turning.beta == 0
     assert not turning.shift(0).any()
 

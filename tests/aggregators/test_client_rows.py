@@ -1,4 +1,4 @@
-"""Rows of clients: what was put comes back, sums follow, memory grows with who was heard, checkpoints keep the bits."""
+"""Rows of clients: what was put comes back, sums follow, memory grows with who arrived, checkpoints keep the bits."""
 
 import io
 import os

@@ -188,20 +188,20 @@ def test_costs_are_those_of_the_jobs_that_ended():
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("settings", "message"),
     [
         ({"clock": Clock(availability=OnOff())}, "knows no deadline and no availability"),
         ({"clock": Clock(take_first=1)}, "take_first has no meaning"),
         ({"sampling": None}, "use it with AsynchronousSelection"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(settings, complaint):
-    with pytest.raises(ValueError, match=complaint):
+def test_what_does_not_fit_together_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
         play(3, **settings)
 
 
 @pytest.mark.parametrize(
-    ("make", "complaint"),
+    ("make", "message"),
     [
         (lambda: AsynchronousSelection(ArrivalRates(), 0), "clients_per_round=0"),
         (lambda: AsynchronousSelection(Importance(), 2, -1), "concurrency=-1"),
@@ -209,8 +209,8 @@ def test_what_does_not_fit_together_is_refused(settings, complaint):
         (lambda: StaleMean(0.0, 2.0), "mixing=2.0"),
     ],
 )
-def test_bad_values_are_refused(make, complaint):
-    with pytest.raises(ValueError, match=complaint):
+def test_bad_values_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 

@@ -69,7 +69,7 @@ class Late:
 
 
 @pytest.mark.parametrize(
-    ("argument", "part", "complaint"),
+    ("argument", "part", "message"),
     [
         (
             "schedule",
@@ -88,10 +88,10 @@ class Late:
         ("channel", 3, "channel=int does not fit fl_lightning.parts.bases.Channel: wanted configure_delivery("),
     ],
 )
-def test_the_loop_names_the_method_that_does_not_fit(argument, part, complaint):
+def test_the_loop_names_the_method_that_does_not_fit(argument, part, message):
     with pytest.raises(TypeError) as caught:
         small_loop(**{argument: part})
-    assert complaint in str(caught.value)
+    assert message in str(caught.value)
 
 
 class Bare:

@@ -89,14 +89,14 @@ def test_the_order_of_those_who_are_compared_has_no_meaning() -> None:
     assert shuffled == similarity_bins(weights, 6, apart)
 
 
-def test_those_who_were_heard_are_clustered_among_many_who_were_not() -> None:
+def test_those_who_arrived_are_clustered_among_many_who_did_not() -> None:
     sampler = ClusteredBySimilarity()
     directions = torch.eye(3).repeat_interleave(40, dim=0)  # three kinds of forty clients
-    heard = np.random.default_rng(0).permutation(2100)[:120]
-    sampler._memory.store(2100, heard, directions)
+    delivered = np.random.default_rng(0).permutation(2100)[:120]
+    sampler._memory.store(2100, delivered, directions)
     weights = np.full(2100, 2e-5)
-    weights[heard] = (1 - 2e-5 * 1980) / 120
-    draws = [sampler.draw(weights, 3, np.random.default_rng(seed))[heard].reshape(3, 40) for seed in range(40)]
+    weights[delivered] = (1 - 2e-5 * 1980) / 120
+    draws = [sampler.draw(weights, 3, np.random.default_rng(seed))[delivered].reshape(3, 40) for seed in range(40)]
     all_kinds = np.mean([(counts.sum(axis=1) > 0).all() for counts in draws])
     assert all_kinds > 0.6  # each kind fills 96 % of a bin: 0.88 on average; independent draws have 0.2
 

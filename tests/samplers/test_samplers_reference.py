@@ -33,7 +33,7 @@ class Past:
     rounds: list = field(default_factory=list)
     model: np.ndarray = field(default_factory=lambda: np.zeros(D))
 
-    def heard(self) -> dict[int, np.ndarray]:
+    def arrived(self) -> dict[int, np.ndarray]:
         """The last delivered Delta / A of each client."""
         last = {}
         for result in self.rounds:
@@ -42,7 +42,7 @@ class Past:
         return last
 
     def norms(self) -> np.ndarray:
-        last = {client: np.linalg.norm(row) for client, row in self.heard().items()}
+        last = {client: np.linalg.norm(row) for client, row in self.arrived().items()}
         if not last:
             return np.ones(M)
         mean = np.mean(list(last.values()))
@@ -105,7 +105,7 @@ def delta(past, profiles, rng):
 
 def divfl(past, profiles, rng):
     rows = -TARGETS.astype(float)  # the first round asks everybody, at the model 0
-    for client, row in past.heard().items():
+    for client, row in past.arrived().items():
         rows[client] = row
     apart = np.linalg.norm(rows[:, None] - rows[None, :], axis=2)
     chosen: list[int] = []
@@ -133,7 +133,7 @@ def hics(past, profiles, rng):
     finished = len(past.rounds)
     if finished * K < M:
         return indicator((finished * K + np.arange(K)) % M), np.ones(M)
-    last = past.heard()
+    last = past.arrived()
     entropy = {}
     temperature = np.median([np.abs(row[-4:]).max() for row in last.values()]) / 5
     for client, row in last.items():
@@ -180,14 +180,14 @@ def consistent_delta(past, profiles, rng):
 
 
 def fedacs_estimated(past, profiles, rng):
-    drawn, heard, work = np.zeros(M), np.zeros(M), np.zeros(M)
+    drawn, arrived, work = np.zeros(M), np.zeros(M), np.zeros(M)
     for result in past.rounds:
         drawn += result.plan.cohort.counts
-        heard += result.delivered
+        arrived += result.delivered
         work += result.delivered * result.plan.profiles.num_steps
-    rate = (heard + 2 * (heard.sum() + 1) / (drawn.sum() + 1)) / (drawn + 2)
-    mean_work = work.sum() / heard.sum() if heard.any() else 1.0
-    p = WEIGHTS / rate / ((work + 2 * mean_work) / (heard + 2))
+    rate = (arrived + 2 * (arrived.sum() + 1) / (drawn.sum() + 1)) / (drawn + 2)
+    mean_work = work.sum() / arrived.sum() if arrived.any() else 1.0
+    p = WEIGHTS / rate / ((work + 2 * mean_work) / (arrived + 2))
     return p / p.sum(), np.ones(M)
 
 
@@ -292,9 +292,9 @@ def test_remembered_norms(name: str) -> None:
     make, reference = CASES[name]
     sampler, checker = make(), Checker(reference)
     run(sampler, checker, rounds=4)
-    heard, norms = checker.past.heard(), sampler._last_norms.norms
-    assert np.isnan(norms).sum() == M - len(heard) > 0
-    for client, row in heard.items():
+    arrived, norms = checker.past.arrived(), sampler._last_norms.norms
+    assert np.isnan(norms).sum() == M - len(arrived) > 0
+    for client, row in arrived.items():
         assert norms[client] == pytest.approx(np.linalg.norm(row), rel=1e-6)
 
 
@@ -303,14 +303,14 @@ def test_remembered_updates(name: str) -> None:
     make, reference = CASES[name]
     sampler, checker = make(), Checker(reference)
     run(sampler, checker, rounds=4)
-    memory, heard = sampler._memory, checker.past.heard()
+    memory, arrived = sampler._memory, checker.past.arrived()
     rows = memory.rows.dense().numpy()
-    for client, row in heard.items():
+    for client, row in arrived.items():
         assert rows[client] == pytest.approx(row, rel=1e-6)
-    unheard = [client for client in range(M) if client not in heard]
-    assert unheard
+    absent = [client for client in range(M) if client not in arrived]
+    assert absent
     expected = -TARGETS if name == "divfl" else np.zeros((M, D))  # a failed upload changes nothing
-    assert rows[unheard] == pytest.approx(expected[unheard], rel=1e-6)
+    assert rows[absent] == pytest.approx(expected[absent], rel=1e-6)
     assert memory.products == pytest.approx(rows @ rows.T, rel=1e-9, abs=1e-12)
 
 

@@ -78,9 +78,9 @@ def test_a_fifth_of_the_clients_send_nan_and_training_goes_on(engine, tmp_path, 
     assert summary["rejected_updates"] == len(rejected)
     assert sum(summary["rejected_updates_by_client"].values()) == len(rejected)
     assert set(summary["rejected_updates_by_client"]) == {"2", "7"}
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2  # once for each client
-    assert f"round {rejected[0].round_index}: the update of client {rejected[0].client} is not finite" in told[0]
+    shown = [record.getMessage() for record in caplog.records]
+    assert len(shown) == 2  # once for each client
+    assert f"round {rejected[0].round_index}: the update of client {rejected[0].client} is not finite" in shown[0]
 
 
 def test_rejected_is_as_good_as_lost():
@@ -145,9 +145,9 @@ def test_an_exploding_loss_is_reported_with_round_and_client(caplog):
     federation.train[0][torch.from_numpy(rows)] *= 1e9
     with caplog.at_level(logging.WARNING, logger="fl_lightning"):
         small_loop(rounds=8, lr=1e-12).run(linear_module(), federation)
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert "the loss of client 2 explodes" in told
-    assert told.startswith("round ")
+    (shown,) = [record.getMessage() for record in caplog.records]
+    assert "the loss of client 2 explodes" in shown
+    assert shown.startswith("round ")
 
 
 def test_a_model_that_overflows_in_the_aggregate_stops_the_run():
