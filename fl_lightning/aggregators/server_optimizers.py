@@ -86,8 +86,24 @@ class ServerMomentum(ServerOptimizer):
         return moments["velocity"]
 
 
-class _Adaptive(ServerOptimizer):
-    """Divides the mean step by the root of a second moment, each with a memory of its own."""
+class ServerAdam(ServerOptimizer):
+    r"""Divides the mean step by its root mean square (on top of the anonymous mean: FedAdam, Reddi et al. 2021).
+
+    .. math::
+        m \leftarrow \beta_1 m + (1-\beta_1) g, \qquad
+        v \leftarrow \beta_2 v + (1-\beta_2) g^2, \qquad
+        X \leftarrow X - \eta_s \frac{m}{\sqrt v + \epsilon}
+
+    As in the original, the moments are not corrected for their start, which is 0 and :math:`\epsilon^2`. The division
+    is not linear: Omega is the objective of the gradient, and no step length is defined.
+
+    Args:
+        aggregator: Makes the gradient.
+        lr: eta_s, the step of each weight where the gradient is steady.
+        beta1: Memory of the mean, in [0, 1).
+        beta2: Memory of the mean square, in [0, 1).
+        epsilon: Gradients well below this are not amplified further.
+    """
 
     linear = False
 
@@ -116,34 +132,10 @@ class _Adaptive(ServerOptimizer):
 
     def next_square(self, square: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
         """Return the second moment after a round, given the square of its gradient."""
-        raise NotImplementedError
-
-
-class ServerAdam(_Adaptive):
-    r"""Divides the mean step by its root mean square (on top of the anonymous mean: FedAdam, Reddi et al. 2021).
-
-    .. math::
-        m \leftarrow \beta_1 m + (1-\beta_1) g, \qquad
-        v \leftarrow \beta_2 v + (1-\beta_2) g^2, \qquad
-        X \leftarrow X - \eta_s \frac{m}{\sqrt v + \epsilon}
-
-    As in the original, the moments are not corrected for their start, which is 0 and :math:`\epsilon^2`. The division
-    is not linear: Omega is the objective of the gradient, and no step length is defined.
-
-    Args:
-        aggregator: Makes the gradient.
-        lr: eta_s, the step of each weight where the gradient is steady.
-        beta1: Memory of the mean, in [0, 1).
-        beta2: Memory of the mean square, in [0, 1).
-        epsilon: Gradients well below this are not amplified further.
-    """
-
-    @override
-    def next_square(self, square: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
         return torch.lerp(fresh, square, self.beta2)
 
 
-class ServerYogi(_Adaptive):
+class ServerYogi(ServerAdam):
     r"""Is Adam whose denominator changes by a bounded amount (FedYogi on top of the anonymous mean, Reddi et al. 2021).
 
     .. math::
