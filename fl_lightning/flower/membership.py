@@ -91,7 +91,7 @@ def _is_signed(public: str, signature: bytes, content: bytes) -> bool:
     parts = library()
     try:
         parts.ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(signature, content)
-    except (ValueError, parts.InvalidSignature):
+    except (ValueError, parts.exceptions.InvalidSignature):
         return False
     return True
 

@@ -16,7 +16,7 @@ from fl_lightning.flower.membership import check_members, signature
 from fl_lightning.flower.node import Node
 from fl_lightning.flower.records import BadMessageError, Values, entries, value
 from fl_lightning.secure import FixedPoint, Participant
-from fl_lightning.secure.fixed_point import Ring
+from fl_lightning.secure.primitives import Ring
 
 _RECORD = "secure sum"
 _LEAST = 2  # the sum of one update is that update

@@ -26,8 +26,7 @@ from fl_lightning.flower.records import (
     value,
 )
 from fl_lightning.secure import FixedPoint, ServerView
-from fl_lightning.secure.fixed_point import Ring
-from fl_lightning.secure.primitives import PRIME, KeyPair
+from fl_lightning.secure.primitives import PRIME, KeyPair, Ring
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
 _LOG = logging.getLogger("fl_lightning")
