@@ -223,7 +223,7 @@ def _pool(place: Place) -> tuple["Pool", str]:
         from fl_lightning.jobs.pool import Pool
 
         return Pool(place.num_jobs, place.threads, environment), ""
-    from fl_lightning.jobs.ray_pool import RayPool
+    from fl_lightning.jobs.pool import RayPool
 
     pool = RayPool(place.address, place.num_jobs, place.threads, environment)
     return pool, f" on {pool.num_nodes} node{'s' * (pool.num_nodes != 1)} of Ray"

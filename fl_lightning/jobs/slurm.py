@@ -15,8 +15,6 @@ from fl_lightning.jobs.jobs import Job
 from fl_lightning.jobs.pool import worker_environment
 from fl_lightning.output import write_durably
 
-FOLDER = "slurm"  # in the folder of the comparison
-
 
 def write(
     folder: Path,
@@ -36,7 +34,7 @@ def write(
         num_threads: Threads, and cores asked for, of each run.
         environment: Variables of the runs.
     """
-    home = folder / FOLDER
+    home = folder / "slurm"
     home.mkdir(parents=True, exist_ok=True)
     write_durably(home / "jobs.jsonl", "".join(json.dumps(asdict(job)) + "\n" for job in jobs).encode())
     at_once = "" if num_jobs is None else f"%{num_jobs}"
@@ -69,11 +67,7 @@ def _script(options: Sequence[str], lines: Sequence[str]) -> bytes:
 
 
 def submit(array: Path, report: Path | None) -> str:
-    """Submit the array, and the report to follow it; return what the user should know.
-
-    Raises:
-        ConfigError: If Slurm refuses.
-    """
+    """Submit the array, and the report to follow it; return what the user should know."""
     if shutil.which("sbatch") is None:
         after = "" if report is None else f", and after it sbatch {report}"
         return f"there is no sbatch here: on a machine of the cluster, sbatch {array}{after}"
