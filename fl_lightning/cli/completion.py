@@ -3,7 +3,7 @@
 import argparse
 import importlib
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config import catalogue
 from fl_lightning.config import compose as configs
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.figures.style import BLUE, INK, MUTED, ORANGE, bare, blank, draw, whole_ticks

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config.compose import ConfigError
 
 if TYPE_CHECKING:

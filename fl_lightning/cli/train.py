@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.cli.arguments import TRUST, OneLineParser, listed, width, wrapped
+from fl_lightning.cli.main import TRUST, OneLineParser, listed, width, wrapped
 from fl_lightning.config import catalogue, early
 from fl_lightning.config import compose as configs
 from fl_lightning.output import loading

@@ -105,13 +105,7 @@ def plan(
 ) -> tuple[Path, list[Job]]:
     """Return the folder and the jobs, seed by seed, so that what is done so far is always paired.
 
-    Args:
-        config: The data (and what else all runs share), when algorithms are given.
-        algorithms: One config for each algorithm.
-        whole: One complete config for each thing to compare, instead of the two above.
-        seeds: All of them for each algorithm.
-        out: The folder of all runs; ``runs/compare_<data>`` by default, with the settings in its name.
-        overrides: Settings for all runs.
+    What is compared is given by the configs that all share and one of each algorithm, or by whole ones.
     """
     for text in overrides:
         if text.partition("=")[0] in _OURS:
