@@ -160,7 +160,6 @@ def _conclude(folder: Path, project: str | None) -> None:
 
 
 def _execute(planned: list[Job], folder: Path, place: Place) -> "ComparisonProgress":
-    """Run jobs, show how far they are, and return what became of them."""
     progress = ComparisonProgress(len(planned))
     with progress.bars:
         pool, where = place.pool()

@@ -1,6 +1,5 @@
 """``fl-lightning node``: be one client of a deployed federation, with data that stays here."""
 
-import argparse
 from pathlib import Path
 
 from fl_lightning.cli.main import OneLineParser
@@ -45,18 +44,6 @@ def make_parser() -> OneLineParser:
 def main(arguments: list[str]) -> int:
     """Check everything that can be checked here, then serve until a signal comes."""
     options = make_parser().parse_args(arguments)
-    _check(options)
-    check_version(options.stock)
-    files = configs.resolve(options.data)
-    config = str(files[0].resolve()) if len(files) == 1 else options.data
-    if '"' in config:
-        raise configs.ConfigError(f"--data {config} must not have quotes in its name")
-    given = {} if options.client is None else {"client": options.client}
-    node = read_node({"config": config, "trust": ",".join(options.trust)} | given)
-    return serve(options, config, node.client)
-
-
-def _check(options: argparse.Namespace) -> None:
     if options.insecure and (options.root_certificates or options.private_key):
         raise configs.ConfigError("--insecure is without TLS: leave it out, or --root_certificates and --private_key")
     for path in filter(None, (options.root_certificates, options.private_key)):
@@ -66,3 +53,11 @@ def _check(options: argparse.Namespace) -> None:
         raise configs.ConfigError(f"--poll {options.poll:g} must be a number of seconds from 0.01 to 60")
     if not 0 <= options.port < 65536:
         raise configs.ConfigError(f"--port {options.port} must be in 0..65535")
+    check_version(options.stock)
+    files = configs.resolve(options.data)
+    config = str(files[0].resolve()) if len(files) == 1 else options.data
+    if '"' in config:
+        raise configs.ConfigError(f"--data {config} must not have quotes in its name")
+    given = {} if options.client is None else {"client": options.client}
+    node = read_node({"config": config, "trust": ",".join(options.trust)} | given)
+    return serve(options, config, node.client)

@@ -87,8 +87,9 @@ class OwnData:
 class LocalTraining:
     """One client, ready to train on its own data what the text of the server's task says; each answer is a content."""
 
-    def __init__(self, node: Node, data: OwnData, text: str) -> None:
+    def __init__(self, node: Node, text: str) -> None:
         work = read_task(text, node.trust)
+        data = data_of(node)
         settings = work.settings
         torch.manual_seed(client_seed(settings.seed, Purpose.INITIAL_WEIGHTS, 0, 0))
         with contextlib.redirect_stderr(io.StringIO()):
@@ -180,10 +181,7 @@ def data_of(node: Node) -> OwnData:
     return OwnData(data.load(int(merged.get("seed", 0))), node.client)
 
 
-@lru_cache(maxsize=_KEPT)
-def training_of(node: Node, text: str) -> LocalTraining:
-    """Return a client that is ready for a task, made once in a process."""
-    return LocalTraining(node, data_of(node), text)
+training_of = lru_cache(maxsize=_KEPT)(LocalTraining)  # made once in a process
 
 
 def _answered(message: Message, context: Context) -> Message:

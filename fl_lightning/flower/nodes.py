@@ -188,14 +188,10 @@ class Questions:
     ) -> dict[int, Answer]:
         """Ask clients at once and return the sound answers, in the order of the clients.
 
-        Args:
-            kind: Of the question, the type of a message.
-            round_index: Of the round.
-            clients: Who is asked.
-            content: Of the message to a client.
-            read: Makes an answer of a client's reply, or raises BadMessageError.
+        ``content`` is that of the message to a client; ``read`` makes an answer of a reply, or raises BadMessageError.
         """
-        asked, when = list(clients), f"round {round_index}: "
+        asked = list(clients)
+        when = f"round {round_index}: "
         self.roster.update()
         nodes = self.roster.nodes
         reachable = [client for client in asked if client in nodes]

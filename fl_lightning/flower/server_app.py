@@ -247,7 +247,7 @@ def stored_sizes(run_dir: Path) -> list[int]:
         checkpoint, _ = load_latest(run_dir / CHECKPOINTS)
         sizes = {} if checkpoint is None else checkpoint["loop"]["parts"]["engine"]["sizes"]
     except (OSError, ValueError, KeyError, TypeError):
-        return []  # what is wrong with it is said when the run begins
+        return []  # what is wrong with it is shown when the run begins
     found = next(iter(sizes.values()), []) if isinstance(sizes, dict) else sizes
     return [int(size) for size in found]
 

@@ -5,7 +5,6 @@ Both are started as ``fl_lightning.flower.supernode supernode SECONDS ...`` and 
 Flower starts a new process for each message, which imports torch and Lightning anew, and runs the code that the
 server's app brings along; it has no setting for anything else. A node replaces the names in ``REPLACED`` instead: its
 messages are answered in forks of one process, by this package's own client app alone. ``--stock`` replaces none.
-``USED`` has all else of Flower that is not public.
 """
 
 import argparse
@@ -33,15 +32,6 @@ REPLACED = {
     "flwr.supernode.runtime.run_clientapp.install_from_fab": "writes the server's files here; ours writes nothing",
     "flwr.supernode.runtime.run_clientapp.get_load_client_app_fn": "loads the server's client app; ours has its own",
     "flwr.supernode.start_client_internal.time": "a SuperNode sleeps for 3 s between two looks for messages",
-}
-USED = {
-    "flwr.common.config.get_project_dir": "the folder of the app that a SuperLink runs",
-    "flwr.supercore.constant.TaskType": "what an executor can be asked for",
-    "flwr.supercore.superexec.executor.ExecutionSpec": "a message that is to be answered",
-    "flwr.supercore.superexec.executor.LaunchResult": "what an executor returns",
-    "flwr.supercore.superexec.run_superexec.run_superexec": "fetches messages from the SuperNode",
-    "flwr.supernode.cli.flower_supernode": "the command that is a SuperNode",
-    "flwr.supernode.runtime.run_clientapp.run_clientapp": "answers one message",
 }
 # Nothing is sent to Flower's makers, and nothing is installed because a server says so.
 QUIET = {

@@ -91,7 +91,7 @@ class Worker:
         self._process.wait()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End it at once; nothing is done to one that has ended."""
         self._process.kill()
 
 
@@ -135,7 +135,6 @@ class Pool:
             events.put(None)
 
     def _work(self, jobs: Iterator[Job], show: Callable[[Event], None]) -> None:
-        """Let one worker make runs, as long as there are jobs."""
         worker: Worker | None = None
         try:
             for job in jobs:
@@ -151,8 +150,7 @@ class Pool:
 
     def _stop(self) -> None:
         for worker in self._workers:
-            if worker.is_alive:
-                worker.kill()
+            worker.kill()
 
 
 class RayPool(Pool):
@@ -195,7 +193,6 @@ class RayPool(Pool):
                 time.sleep(_SECONDS_BETWEEN_RETRIES)
 
     def _play(self, job: Job, show: Callable[[Event], None]) -> Event:
-        """Play a job once, show its rounds, and return how it ended."""
         ray = _ray()
         try:
             for reference in self._task.remote(job, self._environment, os.getcwd()):

@@ -26,13 +26,8 @@ def write(
 ) -> tuple[Path, Path]:
     """Write the list of runs, the script of the array and that of the report; return the two scripts.
 
-    Args:
-        folder: Of the comparison; all nodes must see it and the present folder.
-        jobs: The runs; number n of the array makes the n-th.
-        options: More options of ``sbatch``, such as ``--partition=long``.
-        num_jobs: Most runs at the same time; as many as Slurm allows by default.
-        num_threads: Threads, and cores asked for, of each run.
-        environment: Variables of the runs.
+    All nodes must see the folder of the comparison and the present one. Number n of the array makes the n-th run, with
+    as many at the same time as Slurm allows, unless ``num_jobs`` says how many. The options are those of ``sbatch``.
     """
     home = folder / "slurm"
     home.mkdir(parents=True, exist_ok=True)

@@ -88,7 +88,7 @@ def trials(planned: Sequence[Job], axes: Sequence[Axis], seeds: Sequence[int], s
         replace(
             job,
             seed=seed,
-            run_dir=(folder / algorithm / _name(settings) / f"seed_{seed}").as_posix(),
+            run_dir=(folder / algorithm / _folder_name(settings) / f"seed_{seed}").as_posix(),
             overrides=[*job.overrides, *as_overrides(settings), "--validation", f"{share:g}", "--logger", "none"],
         )
         for seed in seeds
@@ -97,7 +97,7 @@ def trials(planned: Sequence[Job], axes: Sequence[Axis], seeds: Sequence[int], s
     ]
 
 
-def _name(settings: Settings) -> str:
+def _folder_name(settings: Settings) -> str:
     return in_words(dict(settings)) or "as_given"
 
 
@@ -113,7 +113,9 @@ def scores(jobs: Sequence[Job], axes: Sequence[Axis]) -> dict[str, list[Score]]:
         folder = Path(job.run_dir)
         folders.setdefault((job.algorithm, folder.parent.name), []).append(folder)
     return {
-        algorithm: [_score(settings, folders[algorithm, _name(settings)]) for settings in points(axes, algorithm)]
+        algorithm: [
+            _score(settings, folders[algorithm, _folder_name(settings)]) for settings in points(axes, algorithm)
+        ]
         for algorithm in dict.fromkeys(job.algorithm for job in jobs)
     }
 

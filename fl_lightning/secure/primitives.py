@@ -49,10 +49,8 @@ class FixedPoint:
 
     @property
     def step(self) -> float:
-        """Distance between two numbers that stay different; an encoded entry is at most half of it away.
-
-        The ring has room for these halves of all parties, too.
-        """
+        """Distance between two numbers that stay different; an encoded entry is at most half of it away."""
+        # The ring has room for these halves of all parties, too.
         room = 2.0 ** (self.bits - 1) * (1 - 2.0**-20) - self.num_parties / 2 - 1
         return self.bound * self.num_parties / room
 
@@ -96,11 +94,7 @@ def library() -> SimpleNamespace:
 
 
 class KeyPair:
-    """A key of X25519, of which the public half is for everybody.
-
-    Args:
-        private: 32 bytes; random ones by default.
-    """
+    """A key of X25519, of which the public half is for everybody; from 32 private bytes, or random ones."""
 
     def __init__(self, private: bytes | None = None) -> None:
         key = library().x25519.X25519PrivateKey
