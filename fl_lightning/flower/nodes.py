@@ -33,12 +33,8 @@ class Roster:
     """Asks each new node who it is, and knows through which node a client can be reached.
 
     Node ids are random and change when a node is started again. A client belongs to the first node that names it, for
-    as long as this node is online: another one that names the same client waits until then.
-
-    Args:
-        grid: Knows the nodes.
-        num_clients: M.
-        stored: Examples of each client in the run that is resumed, if one is: a node that has others takes no part.
+    as long as this node is online: another one that names the same client waits until then. In a run that is resumed,
+    ``stored`` has the examples of each client: a node that has others takes no part.
     """
 
     def __init__(self, grid: Grid, num_clients: int, stored: Sequence[int] = ()) -> None:

@@ -98,10 +98,7 @@ class Worker:
 class Pool:
     """Runs jobs in worker processes; a worker that dies fails its run and is replaced.
 
-    Args:
-        num_workers: Processes at the same time.
-        num_threads: Threads of each. The same for every run, because sums over threads differ in their last digits.
-        environment: Variables of the workers beside the parent's.
+    All have the same number of threads, because sums over threads differ in their last digits.
     """
 
     def __init__(self, num_workers: int, num_threads: int, environment: dict[str, str]) -> None:
