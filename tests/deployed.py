@@ -9,7 +9,6 @@ import yaml
 
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
-from fl_lightning.flower.engine import Limits
 from fl_lightning.flower.server_app import Options, prepare
 from in_process_grid import InProcessGrid
 
@@ -55,9 +54,7 @@ def made_grid(merged: dict, folder: Path, **node) -> InProcessGrid:
 def deployed(grid: InProcessGrid, merged: dict, sleep: Callable[[float], None] | None = None, **limits) -> building.Run:
     """Make a config ready to run on the nodes of a grid."""
     limits = {"timeout": 5.0} | limits
-    run = prepare(
-        grid, merged, Options(name="deployed", num_clients=NUM_CLIENTS, limits=Limits(**limits), start_timeout=5.0)
-    )
+    run = prepare(grid, merged, Options(name="deployed", num_clients=NUM_CLIENTS, start_timeout=5.0, **limits))
     if sleep is not None:
         run.loop.engine.questions._sleep = sleep
     return run

@@ -6,8 +6,7 @@ from typing_extensions import override
 
 from fl_lightning.aggregators.aggregator import Aggregator, Draw
 from fl_lightning.parts.traits import AggregatorTraits, layers
-from fl_lightning.secure.fixed_point import Bits, FixedPoint
-from fl_lightning.secure.primitives import library
+from fl_lightning.secure.primitives import Bits, FixedPoint, library
 from fl_lightning.secure.protocol import exchanged_bytes, secure_sum
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 

@@ -4,19 +4,21 @@ import argparse
 import os
 import shlex
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.jobs import jobs, tuning
 from fl_lightning.jobs.jobs import Job
-from fl_lightning.output import write_durably
+from fl_lightning.runs.locking import FolderLock
 
 if TYPE_CHECKING:
-    from fl_lightning.cli.progress import ComparisonProgress
+    from rich.progress import TaskID
+
     from fl_lightning.jobs.pool import Event, Pool
 
 _EPILOG = """every other --KEY VALUE goes to all runs, as in train:  --loop.rounds 50 --logger none
@@ -39,6 +41,16 @@ class Place:
     threads: int  # of each
     project: str  # of W&B
 
+    def pool(self) -> tuple["Pool", str]:
+        """Return what runs the jobs, and where that is, in words."""
+        from fl_lightning.jobs import pool
+
+        environment = {"WANDB_PROJECT": self.project}
+        if self.address is None:
+            return pool.Pool(self.num_jobs, self.threads, environment), ""
+        made = pool.RayPool(self.address, self.num_jobs, self.threads, environment)
+        return made, f" on {made.num_nodes} node{'s' * (made.num_nodes != 1)} of Ray"
+
 
 def make_parser() -> OneLineParser:
     """Return the parser of the options that are compare's own."""
@@ -49,35 +61,28 @@ def make_parser() -> OneLineParser:
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--config", action="append", default=[], help="what all runs share: digits.yaml, mnist.yaml, ..."
-    )
-    parser.add_argument("--algorithms", help="names or files, separated by commas, or all")
-    parser.add_argument(
-        "--configs", nargs="+", default=[], help="complete configs to compare, instead of the two above"
-    )
-    parser.add_argument("--seeds", default="0:3", help="0:5 (the end left out) or 0,1,2 (default: 0:3)")
-    parser.add_argument(
-        "--budget", help="what each run may cost, such as synchronous_time=500 or local_steps=9000,uplink_bytes=1e8"
-    )
-    parser.add_argument("--jobs", type=int, help="runs at the same time (default: one for each core)")
-    parser.add_argument("--threads", type=int, help="threads of each run (default: cores / jobs; 1 on a cluster)")
-    parser.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: auto, or HOST:PORT of its head")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--config", action="append", default=[], help="what all runs share: digits.yaml, mnist.yaml, ...")
+    add("--algorithms", help="names or files, separated by commas, or all")
+    add("--configs", nargs="+", default=[], help="complete configs to compare, instead of the two above")
+    add("--seeds", default="0:3", help="0:5 (the end left out) or 0,1,2 (default: 0:3)")
+    add("--budget", help="what each run may cost, such as synchronous_time=500 or local_steps=9000,uplink_bytes=1e8")
+    add("--jobs", type=int, help="runs at the same time (default: one for each core)")
+    add("--threads", type=int, help="threads of each run (default: cores / jobs; 1 on a cluster)")
+    add("--ray", metavar="ADDRESS", help="run on a Ray cluster: auto, or HOST:PORT of its head")
+    add(
         "--slurm",
         nargs="?",
         const="",
         metavar="OPTIONS",
         help="write and submit a Slurm job array; its options as one text: --slurm='--partition=long --time=2:00:00'",
     )
-    parser.add_argument(
-        "--out", help="folder of all runs (default: runs/compare_<data>, with the settings that all share)"
-    )
+    add("--out", help="folder of all runs (default: runs/compare_<data>, with the settings that all share)")
     _add_tuning(parser)
-    parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
-    parser.add_argument("--overwrite", action="store_true", help="start all runs anew and replace what is there")
+    add("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
+    add("--overwrite", action="store_true", help="start all runs anew and replace what is there")
     parser.add_trust()
-    parser.add_argument("--no-report", action="store_true", help="make no report at the end")
+    add("--no-report", action="store_true", help="make no report at the end")
     return parser
 
 
@@ -103,60 +108,37 @@ def main(arguments: list[str]) -> int:
     """Run everything that is not finished, and return 1 when a run failed (2 when the user can fix it)."""
     parser = make_parser()
     options, overrides = parser.parse_known_args(arguments)
-    if options.ray and options.slurm is not None:
-        raise configs.ConfigError("--ray and --slurm are two ways of the same: give one of them")
-    if options.budget is not None:
-        overrides = [*overrides, *jobs.parse_budget(options.budget)]
     folder, planned = _plan(options, overrides)
-    num_jobs, threads = _shares(
-        options.jobs, options.threads, len(planned), options.ray is not None or options.slurm is not None
-    )
+    on_cluster = options.ray is not None or options.slurm is not None
+    num_jobs, threads = _shares(options.jobs, options.threads, len(planned), on_cluster)
     axes = tuning.parse_grid(options.grid)
-    if axes and options.slurm is not None:
-        raise configs.ConfigError(
-            "--grid needs the results of its trials, which --slurm does not wait for: leave one out"
-        )
     tuning_seeds = jobs.parse_seeds(options.tuning_seeds)
-    trials = tuning.trials(planned, axes, tuning_seeds, options.validation_share, _beside(folder)) if axes else []
+    beside = folder.with_name(f"{folder.name}_tuning")
+    trials = tuning.trials(planned, axes, tuning_seeds, options.validation_share, beside) if axes else []
     _check(parser, planned, axes)
     folder.mkdir(parents=True, exist_ok=True)
     project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
     if options.slurm is not None:
-        return _submit(folder, planned, options, threads, project)
-    place = Place(address=options.ray, num_jobs=num_jobs, threads=threads, project=project)
-    failed = _run(folder, planned, trials, axes, place, None if options.no_report else project)
-    if trials:
-        print(tuning.how_tuned(options.grid, options.validation_share, options.tuning_seeds, folder))
-    if not failed:
+        from fl_lightning.jobs import slurm
+
+        environment = {"WANDB_PROJECT": project}
+        array, report = slurm.write(folder, planned, shlex.split(options.slurm), options.jobs, threads, environment)
+        print(f"{len(planned)} runs in {folder}, {slurm.submit(array, None if options.no_report else report)}")
         return 0
-    return 2 if all(event.known for event in failed) else 1
-
-
-def _beside(folder: Path) -> Path:
-    """Return the folder of the trials."""
-    return folder.with_name(f"{folder.name}_tuning")
-
-
-def _run(
-    folder: Path,
-    planned: list[Job],
-    trials: list[Job],
-    axes: list[tuning.Axis],
-    place: Place,
-    report_to: str | None,
-) -> list["Event"]:
-    """Make the trials and the runs, conclude, and return what failed."""
-    from fl_lightning.runs.locking import FolderLock
-
-    failed: list[Event] = []
+    place = Place(address=options.ray, num_jobs=num_jobs, threads=threads, project=project)
     with FolderLock(folder, "a comparison"):
-        if trials:
-            failed = _execute(trials, _beside(folder), place).failures
-            planned = _at_their_best(planned, trials, axes, folder)
-        progress = _execute(planned, folder, place)
-    if progress.finished + progress.kept:
-        _conclude(folder, report_to)
-    return [*failed, *progress.failures]
+        tried = _execute(trials, beside, place) if trials else None
+        if tried:
+            planned = tuning.at_their_best(planned, trials, axes, folder)
+        made = _execute(planned, folder, place)
+    if made.finished + made.kept:
+        _conclude(folder, None if options.no_report else project)
+    failed = [*(tried.failures if tried else ()), *made.failures]
+    if tried:
+        held_out = f"{options.validation_share:.0%} of the training data, held out, under seeds {options.tuning_seeds}"
+        found = f"tuned on {held_out}: {folder / 'tuning.csv'}"
+        print(f"Each algorithm is at its own best of {'; '.join(options.grid)}, {found}")
+    return (2 if all(event.known for event in failed) else 1) if failed else 0
 
 
 def _conclude(folder: Path, project: str | None) -> None:
@@ -178,16 +160,12 @@ def _conclude(folder: Path, project: str | None) -> None:
 
 
 def _execute(planned: list[Job], folder: Path, place: Place) -> "ComparisonProgress":
-    """Run jobs, show how far they are, and return what became of them."""
-    from fl_lightning.cli.progress import ComparisonProgress
-
-    with ComparisonProgress(len(planned)) as progress:
-        pool, where = _pool(place)
-        progress.console.print(
-            f"{len(planned)} runs in {folder}{where}, {place.num_jobs} at a time with {place.threads} "
-            f"thread{'s' * (place.threads > 1)} each",
-            highlight=False,
-        )
+    progress = ComparisonProgress(len(planned))
+    with progress.bars:
+        pool, where = place.pool()
+        threads = f"{place.threads} thread{'s' * (place.threads > 1)} each"
+        text = f"{len(planned)} runs in {folder}{where}, {place.num_jobs} at a time with {threads}"
+        progress.console.print(text, highlight=False)
         for event in pool.run(planned):
             progress.show(event)
     progress.conclude()
@@ -203,44 +181,13 @@ def _check(parser: OneLineParser, planned: list[Job], axes: list[tuning.Axis]) -
             early.check(merged, [*job.overrides, *tuning.as_overrides(settings)], job.trusted, known)
 
 
-def _at_their_best(planned: list[Job], tried: list[Job], axes: list[tuning.Axis], folder: Path) -> list[Job]:
-    """Return the runs with the settings that did best on the held-out data, where any came to an end."""
-    found = tuning.scores(tried, axes)
-    write_durably(folder / "tuning.csv", tuning.table(found).encode())
-    print("\n".join(tuning.conclusions(found, axes)))
-    chosen = {algorithm: tuning.best(several) for algorithm, several in found.items()}
-    return [
-        replace(job, overrides=[*job.overrides, *tuning.as_overrides(score.settings)])
-        for job in planned
-        if (score := chosen[job.algorithm]) is not None
-    ]
-
-
-def _pool(place: Place) -> tuple["Pool", str]:
-    """Return what runs the jobs, and where that is, in words."""
-    environment = {"WANDB_PROJECT": place.project}
-    if place.address is None:
-        from fl_lightning.jobs.pool import Pool
-
-        return Pool(place.num_jobs, place.threads, environment), ""
-    from fl_lightning.jobs.ray_pool import RayPool
-
-    pool = RayPool(place.address, place.num_jobs, place.threads, environment)
-    return pool, f" on {pool.num_nodes} node{'s' * (pool.num_nodes != 1)} of Ray"
-
-
-def _submit(folder: Path, planned: list[Job], options: argparse.Namespace, threads: int, project: str) -> int:
-    from fl_lightning.jobs import slurm
-
-    array, report = slurm.write(
-        folder, planned, shlex.split(options.slurm), options.jobs, threads, {"WANDB_PROJECT": project}
-    )
-    said = slurm.submit(array, None if options.no_report else report)
-    print(f"{len(planned)} runs in {folder}, {said}")
-    return 0
-
-
 def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list[Job]]:
+    if options.ray and options.slurm is not None:
+        raise configs.ConfigError("--ray and --slurm are two ways of the same: give one of them")
+    if options.grid and options.slurm is not None:
+        raise configs.ConfigError(
+            "--grid needs the results of its trials, which --slurm does not wait for: leave one out"
+        )
     if bool(options.configs) == bool(options.algorithms):
         raise configs.ConfigError("give either --config DATA with --algorithms, or --configs")
     if options.configs and options.config:
@@ -248,6 +195,8 @@ def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list
     shared = options.config or (["digits.yaml"] if options.algorithms else [])
     algorithms = jobs.parse_algorithms(options.algorithms) if options.algorithms else []
     seeds = jobs.parse_seeds(options.seeds)
+    if options.budget is not None:
+        overrides = [*overrides, *jobs.parse_budget(options.budget)]
     folder, planned = jobs.plan(shared, algorithms, options.configs, seeds, options.out, overrides)
     if options.grid and not options.out:  # runs at their own best are not those at the configs' own settings
         folder = folder.with_name(f"{folder.name}_tuned")
@@ -265,3 +214,75 @@ def _shares(num_jobs: int | None, threads: int | None, num_runs: int, on_cluster
         return min(num_jobs or num_runs, num_runs), threads or 1
     num_jobs = min(num_jobs or cores, num_runs)
     return num_jobs, threads or max(1, cores // num_jobs)
+
+
+class ComparisonProgress:
+    """Shows events as they come: a bar for all runs and one for each that is running, or plain lines elsewhere."""
+
+    def __init__(self, num_runs: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.num_runs = num_runs
+        self.console = Console(stderr=True)
+        self.finished = 0
+        self.kept = 0
+        self.failures: list[Event] = []
+        self._headline: dict[str, str] = {}
+        self._began: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
+        self.bars = Progress(
+            TextColumn("{task.description:<26}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._all = self.bars.add_task("[bold]all runs", total=num_runs, note="")
+
+    def show(self, event: "Event") -> None:
+        """Take one event in."""
+        name = event.job.name
+        if event.kind == "started":
+            self._began[name] = time.monotonic()
+            self._tasks[name] = self.bars.add_task(f"  {name}", total=event.job.num_rounds, note="starting")
+        elif event.kind == "restarted":
+            self._print(f"{name}: starts again: {event.reason}")
+        elif event.kind == "round":
+            note = self._headline[name] = event.headline or self._headline.get(name, "")
+            self.bars.update(self._tasks[name], completed=event.round_index, total=event.num_rounds, note=note)
+        else:
+            self._close(event)
+
+    def _close(self, event: "Event") -> None:
+        name = event.job.name
+        outcome = f"{time.monotonic() - self._began[name]:.0f} s"
+        if event.kind == "failed":
+            self.failures.append(event)
+            outcome = f"failed: {event.reason}"
+        elif event.kind == "kept":
+            self.kept += 1
+            outcome = "kept: it was finished before"
+        else:
+            self.finished += 1
+            outcome = "  ".join(filter(None, [self._headline.get(name), outcome]))
+        done = self.finished + self.kept + len(self.failures)
+        self.bars.remove_task(self._tasks.pop(name))
+        self.bars.update(self._all, completed=done, note=f"{len(self.failures)} failed" * bool(self.failures))
+        if event.kind != "kept" or self.bars.disable:
+            self._print(f"[{done}/{self.num_runs}] {name}: {outcome}")
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def conclude(self) -> None:
+        """Name the runs that failed, each reason once, and count the rest."""
+        reasons: dict[str, list[str]] = {}
+        for event in self.failures:
+            reasons.setdefault(event.reason, []).append(event.job.name)
+        for reason, names in reasons.items():
+            print(f"fl-lightning: failed: {', '.join(names)}: {reason}", file=sys.stderr)
+        parts = [(self.finished, "finished"), (self.kept, "kept from before"), (len(self.failures), "failed")]
+        print(f"{self.num_runs} runs: " + ", ".join(f"{number} {what}" for number, what in parts if number))

@@ -3,17 +3,15 @@
 import argparse
 import importlib
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import COMMANDS, OneLineParser
 from fl_lightning.config import catalogue
 from fl_lightning.config import compose as configs
-
-_SHELLS = ("bash", "zsh", "tcsh")
 
 
 def make_parser() -> OneLineParser:
     """Return the parser."""
     parser = OneLineParser(prog="fl-lightning completion", description=__doc__)
-    parser.add_argument("shell", choices=_SHELLS, help="the shell that is to complete")
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell that is to complete")
     return parser
 
 
@@ -30,8 +28,7 @@ def main(arguments: list[str]) -> int:
 
 def whole_parser() -> argparse.ArgumentParser:
     """Return a parser that knows every command with its options; it is read by the completion alone."""
-    from fl_lightning.cli.main import COMMANDS
-
+    known = catalogue.stored()
     parser = argparse.ArgumentParser(prog="fl-lightning")
     commands = parser.add_subparsers()
     for name, text in COMMANDS.items():
@@ -40,8 +37,12 @@ def whole_parser() -> argparse.ArgumentParser:
         for action in command._actions:
             if action.choices is None:  # it takes any text: offer what it probably is one of
                 action.choices = _offered(name, action.dest)
-        if name in ("train", "compare", "diagnose", "demo"):
-            _add_keys(command)
+        if name in ("train", "compare", "diagnose", "demo"):  # the keys of a config, with what can stand there
+            taken = set(command._option_string_actions)
+            for argument in known.keys:
+                values = [*known.kinds.get(argument.kind, ()), *argument.choices]
+                if f"--{argument.name}" not in taken:
+                    command.add_argument(f"--{argument.name}", choices=values or None)
     return parser
 
 
@@ -54,13 +55,3 @@ def _offered(command: str, argument: str) -> list[str] | None:
         return None
     algorithms = [f"_{name}" for name in configs.names("algorithms")] if command == "train" else [""]
     return [f"{data}{algorithm}.yaml" for data in configs.names("data") for algorithm in algorithms]
-
-
-def _add_keys(parser: argparse.ArgumentParser) -> None:
-    """Add the keys of a config, with the classes or words that can stand there, and those of the shipped classes."""
-    known = catalogue.stored()
-    taken = set(parser._option_string_actions)
-    for argument in known.keys:
-        values = [*known.kinds.get(argument.kind, ()), *argument.choices]
-        if f"--{argument.name}" not in taken:
-            parser.add_argument(f"--{argument.name}", choices=values or None)

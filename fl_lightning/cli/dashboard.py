@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config.compose import ConfigError
 
 if TYPE_CHECKING:
@@ -139,13 +139,12 @@ def _read(path: Path) -> Dashboard:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser."""
     parser = OneLineParser(prog="fl-lightning dashboard", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--project", help="W&B project of the comparison: the name of its folder, unless given")
-    parser.add_argument("--entity", help="W&B user or team (default: yours)")
-    parser.add_argument("--name", default="Comparison of algorithms", help="what workspace and report are called")
-    parser.add_argument("--file", help="a description written before, instead of a project")
-    parser.add_argument(
-        "--out", default="dashboard.json", help="file to write without a login (default: dashboard.json)"
-    )
+    add = parser.add_argument
+    add("--project", help="W&B project of the comparison: the name of its folder, unless given")
+    add("--entity", help="W&B user or team (default: yours)")
+    add("--name", default="Comparison of algorithms", help="what workspace and report are called")
+    add("--file", help="a description written before, instead of a project")
+    add("--out", default="dashboard.json", help="file to write without a login (default: dashboard.json)")
     return parser
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.output import loading

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.figures.style import BLUE, INK, MUTED, ORANGE, bare, blank, draw, whole_ticks
@@ -61,6 +61,8 @@ def main(arguments: list[str]) -> int:
         from rich.console import Console
 
         import fl_lightning.diagnosis.systems  # noqa: F401  heavy: torch, lightning
+        from fl_lightning.cli.report import warn
+        from fl_lightning.report.outcome import load
     out = Path(options.out)
     console = Console(highlight=False)
     found, advice = _diagnosed(merged, overrides)
@@ -71,7 +73,10 @@ def main(arguments: list[str]) -> int:
     console.print(_table(curves, rounds, budget))
     missing = draw(lambda: _figure(found, curves, budget), out / "demo.png")
     console.print(missing or f"picture: {out / 'demo.png'}", markup=False, soft_wrap=True)
-    _page(out)
+    load([out], warn).write(out / "report", figures=False)
+    page = out / "report" / "index.html"
+    if page.is_file():  # as a link that a terminal opens
+        print(f"page: {page.resolve().as_uri()}")
     console.print("next: fl-lightning train --config digits_fedacs.yaml", soft_wrap=True)
     return 0
 
@@ -150,14 +155,3 @@ def _figure(found: list["Diagnosis"], curves: list[Curve], budget: float) -> "Fi
         axes.legend(frameon=False, fontsize=8)
         bare(axes)
     return figure
-
-
-def _page(out: Path) -> None:
-    """Write the report of both runs and print where it is, as a link that a terminal opens."""
-    from fl_lightning.cli.report import warn
-    from fl_lightning.report.outcome import load
-
-    load([out], warn).write(out / "report", figures=False)
-    page = out / "report" / "index.html"
-    if page.is_file():
-        print(f"page: {page.resolve().as_uri()}")

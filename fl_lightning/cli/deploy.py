@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config import compose as configs
-from fl_lightning.config.compose import ConfigError
 from fl_lightning.output import write_durably
 
 _FILES = ("pyproject.toml", "config.yaml")
@@ -41,20 +40,19 @@ trust = "{trust}"
 def make_parser() -> OneLineParser:
     """Return the parser."""
     parser = OneLineParser(prog="fl-lightning deploy", description=__doc__, allow_abbrev=False)
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--config",
         action="append",
         metavar="FILE",
         help=f"as in fl-lightning train; several are merged (default: {configs.DEMO}); add observed.yaml where links "
         "and work are real",
     )
-    parser.add_argument("--out", required=True, help="folder of the app")
-    parser.add_argument("--clients", type=int, help="how many there are (default: as many as the config's data has)")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds of a round (default: 60)")
-    parser.add_argument("--start_timeout", type=float, default=600.0, help="seconds to wait for all clients first")
-    parser.add_argument(
-        "--max_steps", type=int, default=0, help="let clients decide about their local steps themselves, up to this"
-    )
+    add("--out", required=True, help="folder of the app")
+    add("--clients", type=int, help="how many there are (default: as many as the config's data has)")
+    add("--timeout", type=float, default=60.0, help="seconds of a round (default: 60)")
+    add("--start_timeout", type=float, default=600.0, help="seconds to wait for all clients first")
+    add("--max_steps", type=int, default=0, help="let clients decide about their local steps themselves, up to this")
     parser.add_trust()
     return parser
 
@@ -74,7 +72,7 @@ def main(arguments: list[str]) -> int:
     if num_clients is None:
         num_clients = len(building.instantiate_data(settings).load(settings.seed).sizes)
     if num_clients < 1 or options.timeout <= 0 or options.start_timeout <= 0 or options.max_steps < 0:
-        raise ConfigError("--clients, --timeout and --start_timeout must be above 0, and --max_steps not below")
+        raise configs.ConfigError("--clients, --timeout and --start_timeout must be above 0, and --max_steps not below")
     check_deployable(building.instantiate_loop(settings), options.max_steps or None)
     name = configs.run_name(names)
     app = _APP.format(
@@ -108,11 +106,11 @@ def _project(name: str) -> str:
 
 def _refuse_foreign(out: Path) -> None:
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out} is a file: give a folder")
+        raise configs.ConfigError(f"--out {out} is a file: give a folder")
     there = sorted(path.name for path in out.iterdir()) if out.exists() else []
     file = out / _FILES[0]
     ours = file.is_file() and file.read_text(encoding="utf-8", errors="replace").startswith(_MARK)
     if there and not ours:
-        raise ConfigError(
+        raise configs.ConfigError(
             f"--out {out} has {', '.join(there[:3])}, but not from fl-lightning deploy: give a new folder"
         )

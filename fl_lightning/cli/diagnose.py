@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
-from fl_lightning.config.compose import names_given
 from fl_lightning.diagnosis.given_clients import ClientTable, read_clients
 from fl_lightning.output import loading
 from fl_lightning.runs.records import CONFIG
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from fl_lightning.planning import Planner
+    from fl_lightning.types import Conditions
 
 
 def make_parser() -> OneLineParser:
@@ -49,7 +51,7 @@ def main(arguments: list[str]) -> int:
     for word in overrides[:1]:
         if not word.startswith("--loop.") and not word.startswith(("--data", "--seed")):
             parser.error(f"unrecognized arguments: {word}")
-    names_given(options.algorithms)
+    configs.names_given(options.algorithms)
     merged = configs.compose([] if options.clients else [options.config or configs.DEMO])
     early.check(merged, overrides, options.trust)
     if options.clients_per_round is not None:
@@ -128,30 +130,27 @@ def _diagnose(
         environment = parts.environment(merged, outer, options.trust)
         given = systems.planner_of_config(environment, parts.model_bytes(merged, options.trust))
     planner, label_counts, notes = given
-    algorithms = parts.algorithms(merged, names_given(options.algorithms), inner, options.trust)
+    algorithms = parts.algorithms(merged, configs.names_given(options.algorithms), inner, options.trust)
     found, unknown = systems.diagnosed(algorithms, planner)
     title = options.clients or options.config or configs.DEMO
     heading = f"What each algorithm would really optimise: {title}, {len(planner.weights)} clients"
     settings = parts.averaging(merged, of_averaging, options.trust)
-    choice = recommend(found, _kept(settings, planner))
+    rounds = given_rounds(planner)
+    choice = recommend(found, _kept(settings, planner, rounds))
     console.print(words.table_of(found, unknown, heading, console.width, choice))
     for note in notes:
         console.print(f"[dim]{note}[/]")
     for line in words.advice(found, choice, label_counts):
         console.print(line, highlight=False)
     console.print(words.averaged(choice), highlight=False)
-    rounds = given_rounds(planner)
     steps = np.mean([each.num_steps for each in rounds], axis=0)
     rates = np.mean([each.failure_rates for each in rounds], axis=0)
     missing = draw(lambda: diagnosis_figure(found, steps, rates, recommended=choice.name), Path(options.picture))
     console.print(missing or f"picture: {options.picture}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _kept(settings: Any, planner: "Planner") -> float:
+def _kept(settings: Any, planner: "Planner", rounds: "Sequence[Conditions]") -> float:
     """Return the share of the variance that averaging over rounds keeps, where the loss has curvature 1."""
-    from fl_lightning.diagnosis.dry_run import given_rounds
-
-    rounds, averaging = settings.rounds, settings.averaging
-    steps = [(planner.weights * (1 - each.failure_rates)) @ each.num_steps for each in given_rounds(planner)]
+    steps = [(planner.weights * (1 - each.failure_rates)) @ each.num_steps for each in rounds]
     contraction = max(0.0, 1 - planner.learning_rate * float(np.mean(steps)))
-    return float(averaging.variance_factor(rounds, contraction)) if averaging else 1.0
+    return float(settings.averaging.variance_factor(settings.rounds, contraction)) if settings.averaging else 1.0

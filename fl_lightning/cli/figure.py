@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config import compose as configs
-from fl_lightning.config.compose import names_given
 from fl_lightning.jobs.jobs import parse_seeds
 from fl_lightning.output import loading
 
@@ -68,15 +67,12 @@ _SCENARIOS = {
 def make_parser() -> OneLineParser:
     """Return the parser."""
     parser = OneLineParser(prog="fl-lightning figure", description=__doc__)
-    parser.add_argument("name", choices=list(_SCENARIOS), metavar="NAME", help=", ".join(_SCENARIOS))
-    parser.add_argument("--seeds", default="0:10", help="FIRST:END or numbers separated by commas (default: 0:10)")
-    parser.add_argument("--rounds", type=int, help="rounds to play (default: depends on the figure)")
-    parser.add_argument(
-        "--out", default="figures", help="folder for NAME.png, NAME.svg and NAME.csv (default: figures)"
-    )
-    parser.add_argument(
-        "--algorithm", metavar="NAME|FILE", help="what stands against FedAvg (default: FedACS, or the co-design)"
-    )
+    add = parser.add_argument
+    add("name", choices=list(_SCENARIOS), metavar="NAME", help=", ".join(_SCENARIOS))
+    add("--seeds", default="0:10", help="FIRST:END or numbers separated by commas (default: 0:10)")
+    add("--rounds", type=int, help="rounds to play (default: depends on the figure)")
+    add("--out", default="figures", help="folder for NAME.png, NAME.svg and NAME.csv (default: figures)")
+    add("--algorithm", metavar="NAME|FILE", help="what stands against FedAvg (default: FedACS, or the co-design)")
     parser.add_trust()
     return parser
 
@@ -92,23 +88,16 @@ def main(arguments: list[str]) -> int:
     if options.trust and options.algorithm is None:
         raise configs.ConfigError("--trust goes with --algorithm FILE: the shipped algorithms need nobody's package")
     seeds = parse_seeds(options.seeds)
-    if options.algorithm is not None:
-        names_given(options.algorithm)
+    if options.algorithm is not None and len(configs.names_given(options.algorithm)) != 1:
+        raise configs.ConfigError(f"--algorithm {options.algorithm} must be one name or one file")
     with loading():
-        import fl_lightning.config.algorithms  # noqa: F401  heavy: torch, lightning
+        from fl_lightning.data import Quadratic
+        from fl_lightning.figures.convergence import convergence_figure, write_csv
+        from fl_lightning.figures.simulation import predict, simulate
+        from fl_lightning.figures.style import draw
+
     planners = make_planners(scenario, options.algorithm, options.trust)
-    _draw(options.name, scenario, planners, seeds, rounds, Path(options.out))
-    return 0
-
-
-def _draw(
-    name: str, scenario: Scenario, planners: "dict[str, Planner]", seeds: list[int], rounds: int, out: Path
-) -> None:
-    from fl_lightning.data import Quadratic
-    from fl_lightning.figures.convergence import convergence_figure, write_csv
-    from fl_lightning.figures.simulation import predict, simulate
-    from fl_lightning.figures.style import draw
-
+    name, out = options.name, Path(options.out)
     targets = np.stack([Quadratic().load(seed).targets for seed in seeds])
     curves = simulate(planners, targets, seeds, rounds)
     plateaus = [predict(planner, targets) for planner in planners.values()]
@@ -120,6 +109,7 @@ def _draw(
     print(", ".join(str(path) for path in (*(() if missing else pictures), out / f"{name}.csv")))
     if missing:
         print(missing)
+    return 0
 
 
 def make_planners(
@@ -127,37 +117,31 @@ def make_planners(
 ) -> "dict[str, Planner]":
     """Return FedAvg under four solvers and what stands against it, by label.
 
-    Args:
-        scenario: What the figure shows.
-        algorithm: A shipped algorithm or a file, in place of the scenario's own remedy.
-        trusted: Packages whose classes the file may name besides the known ones.
+    That is a shipped algorithm or a file, whose classes may be of trusted packages, or else the scenario's own remedy.
     """
     from fl_lightning import theory
     from fl_lightning.config import algorithms as parts
 
-    environment = _environment(scenario.schedule).loop
+    environment = _environment(scenario.schedule)
 
-    def planner(config: str, solver: dict[str, float], env: Any, lr: float, calibrated: bool) -> "Planner":
-        loop: dict[str, Any] = {"solver": {"init_args": solver}}
-        if not calibrated:  # FedAvg's own step is the one that others are calibrated to
-            loop["calibration"] = {"init_args": {"scope": "none"}}
-        merged = configs.merge(configs.compose([config]), {"loop": loop})
-        return _planner(parts.algorithm(merged, []), env, lr)
+    def fedavg(solver: dict[str, float], met: Any, factor: float = 1.0) -> "Planner":
+        own = {"solver": {"init_args": solver}, "calibration": {"init_args": {"scope": "none"}}}  # the others' measure
+        merged = configs.merge(configs.compose(["toy_fedavg.yaml"]), {"loop": own})
+        return _planner(parts.algorithm(merged, []), met, environment.lr * factor)
 
-    lr = environment.lr
-    fedavg = {
-        label: planner("toy_fedavg.yaml", solver, environment, lr, calibrated=False)
-        for label, solver in _SOLVERS.items()
-    }
+    planners = {label: fedavg(solver, environment) for label, solver in _SOLVERS.items()}
     if algorithm is not None:
-        return fedavg | _planner_of(algorithm, environment, trusted)
+        toy = configs.compose(["toy.yaml"])
+        label, remedy = next(parts.algorithms(toy, configs.names_given(algorithm), [], trusted))
+        _refuse_memory(label, remedy)
+        return planners | {label: _planner(remedy, environment, environment.lr)}
     if scenario.remedy == "FedACS":
-        return fedavg | {"FedACS": planner("toy_fedacs.yaml", {}, environment, lr, calibrated=True)}
+        fedacs = parts.algorithm(configs.compose(["toy_fedacs.yaml"]), [])
+        return planners | {"FedACS": _planner(fedacs, environment, environment.lr)}
     steps = np.array(scenario.schedule["num_steps"])
     design = theory.codesign(steps, np.linspace(0.01, 0.3, len(steps)))
-    fitted = _environment({"num_steps": steps.tolist(), "failure_rates": design.failure_rates.tolist()}).loop
-    rate = lr * design.learning_rate_factor
-    return fedavg | {"co-design": planner("toy_fedavg.yaml", {}, fitted, rate, calibrated=False)}
+    fitted = _environment({"num_steps": steps.tolist(), "failure_rates": design.failure_rates.tolist()})
+    return planners | {"co-design": fedavg({}, fitted, design.learning_rate_factor)}
 
 
 def _planner(algorithm: "Algorithm", environment: Any, lr: float) -> "Planner":
@@ -174,37 +158,19 @@ def _planner(algorithm: "Algorithm", environment: Any, lr: float) -> "Planner":
     )
 
 
-def _planner_of(name: str, environment: Any, trusted: Sequence[str]) -> "dict[str, Planner]":
-    """Return the planner of an algorithm by its name or file, under its label."""
-    from fl_lightning.config import algorithms as parts
-
-    names = names_given(name)
-    if len(names) != 1:
-        raise configs.ConfigError(f"--algorithm {name} must be one name or one file")
-    label, algorithm = next(parts.algorithms(configs.compose(["toy.yaml"]), names, [], trusted))
-    _refuse_memory(label, algorithm)
-    return {label: _planner(algorithm, environment, environment.lr)}
-
-
 def _refuse_memory(label: str, algorithm: "Algorithm") -> None:
     """Refuse what the simulation leaves out: memory, steps between client and server, a sampler that asks or learns."""
     from fl_lightning.parts.traits import AggregatorTraits
 
     if algorithm.aggregator.traits != AggregatorTraits():
-        raise configs.ConfigError(
-            f"{label}: {type(algorithm.aggregator).__name__} does more than weight what arrives, which the figure does "
-            "not simulate: use compare --config toy.yaml"
-        )
-    if algorithm.uploads:
-        raise configs.ConfigError(
-            f"{label}: {type(algorithm.uploads.steps[0]).__name__} changes updates on their way, which "
-            "the figure does not simulate: use compare --config toy.yaml"
-        )
-    if algorithm.sampling.traits.asynchronous or not algorithm.sampling.traits.is_fixed:
-        raise configs.ConfigError(
-            f"{label}: its sampler asks clients or learns from them, which the figure does not simulate: "
-            "use compare --config toy.yaml"
-        )
+        what = f"{type(algorithm.aggregator).__name__} does more than weight what arrives"
+    elif algorithm.uploads:
+        what = f"{type(algorithm.uploads.steps[0]).__name__} changes updates on their way"
+    elif algorithm.sampling.traits.asynchronous or not algorithm.sampling.traits.is_fixed:
+        what = "its sampler asks clients or learns from them"
+    else:
+        return
+    raise configs.ConfigError(f"{label}: {what}, which the figure does not simulate: use compare --config toy.yaml")
 
 
 def _environment(schedule: dict[str, Any]) -> Any:
@@ -212,7 +178,7 @@ def _environment(schedule: dict[str, Any]) -> Any:
 
     merged = configs.compose(["toy.yaml"])
     merged["loop"]["schedule"]["init_args"] = schedule
-    return parts.environment(merged, [])
+    return parts.environment(merged, []).loop
 
 
 def _print(
@@ -221,10 +187,8 @@ def _print(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        title=f"{scenario.title}: distance to the true optimum, {len(seeds)} seeds, {rounds} rounds",
-        title_justify="left",
-    )
+    title = f"{scenario.title}: distance to the true optimum, {len(seeds)} seeds, {rounds} rounds"
+    table = Table(title=title, title_justify="left")
     for column in ("", "last tenth of the rounds", "predicted", "average of all rounds", "over the seeds", "predicted"):
         table.add_column(column, justify="right" if column else "left")
     for curve, plateau in zip(curves, plateaus, strict=True):

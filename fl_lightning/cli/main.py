@@ -1,11 +1,19 @@
-"""The command ``fl-lightning``. Commands are imported only when they run, so that ``--help`` answers at once."""
+"""The command ``fl-lightning``, and what its commands share: a parser, and the layout of help texts.
 
+Commands are imported only when they run, so that ``--help`` answers at once.
+"""
+
+import argparse
 import os
+import re
+import shutil
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Iterable
 from importlib import import_module
+from typing import NoReturn
 
-from fl_lightning.config.compose import suggestion
+from fl_lightning.config.compose import ConfigError, suggestion
 from fl_lightning.config.starting import safe_children, watch_parent
 from fl_lightning.output import forgiving_output
 from fl_lightning.runs.interruption import Interrupted
@@ -24,21 +32,72 @@ COMMANDS = {
     "show": "list the parts of a kind with their arguments:  fl-lightning show sampler",
     "completion": "print a script that completes commands and keys:  fl-lightning completion bash",
 }
+TRUST = (
+    "let configs name classes of this package too, besides fl_lightning, torch, lightning, torchmetrics and "
+    "torchvision; importing a package runs its code, so name only what you would run yourself"
+)
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Raises what it does not understand, so that the errors of all commands look the same."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the message, with the option that was probably meant."""
+        message = re.sub(r"argument (\S+): expected one argument", r"\1 needs a value", message)
+        unknown = next((word.split("=")[0] for word in message.split() if word.startswith("--")), "")
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        hint = suggestion(unknown, known) if "unrecognized" in message and unknown not in known else ""
+        raise ConfigError(f"{message}{hint} (see {self.prog} --help)")
+
+    def add_trust(self) -> None:
+        """Add ``--trust PACKAGE``, which may come several times."""
+        self.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help=TRUST)
+
+
+def width() -> int:
+    """Return how wide a text may be: as the terminal, 80 without one, never over 120."""
+    return max(60, min(120, shutil.get_terminal_size((80, 24)).columns))
+
+
+def listed(pairs: Iterable[tuple[str, str]], total: int, name_width: int = 24) -> list[str]:
+    """Return names and their meaning in two columns; a long name has a line of its own.
+
+    >>> print(chr(10).join(listed([("seed", "Of every random stream."), ("a_long_name", "Short.")], 30, 8)))
+      seed      Of every random
+                stream.
+      a_long_name
+                Short.
+    """
+    indent = " " * (name_width + 4)
+    lines = []
+    for name, meaning in pairs:
+        first = f"  {name:<{name_width}}  "
+        if len(name) > name_width:
+            lines.append(f"  {name}")
+            first = indent
+        lines += textwrap.wrap(meaning, total, initial_indent=first, subsequent_indent=indent) or [first.rstrip()]
+    return lines
+
+
+def wrapped(words: Iterable[str], total: int, indent: int) -> str:
+    """Return names separated by commas, broken into lines that begin at a column.
+
+    >>> print(wrapped(["one", "two", "three"], 14, 4))
+    one, two,
+        three
+    """
+    return ("\n" + " " * indent).join(textwrap.wrap(", ".join(words), total - indent))
 
 
 def _help() -> str:
-    lines = [f"  {name:<11}{text}" for name, text in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: fl-lightning COMMAND [options]",
-            "",
-            "Federated learning on PyTorch Lightning for clients that differ in work and in reach.",
-            "",
-            *lines,
-            "",
-            "`fl-lightning COMMAND --help` tells more. Options without a command are those of `train`.",
-        ]
-    )
+    lines = "\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items())
+    return f"""usage: fl-lightning COMMAND [options]
+
+Federated learning on PyTorch Lightning for clients that differ in work and in reach.
+
+{lines}
+
+`fl-lightning COMMAND --help` tells more. Options without a command are those of `train`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,20 +115,15 @@ def _main(given: list[str]) -> int:
     if name not in COMMANDS:
         return _refuse(f"unknown command {name!r}{suggestion(name, COMMANDS)}: use one of {', '.join(COMMANDS)}")
     rest = given[1:] if given[0] == name else given
-    return _guarded(lambda: import_module(f"fl_lightning.cli.{name}").main(rest))
-
-
-def _guarded(command: Callable[[], int]) -> int:
-    """Turn what a user can fix into one line; nothing the user sees is a traceback."""
     try:
-        return command()
+        return int(import_module(f"fl_lightning.cli.{name}").main(rest))
     except KeyboardInterrupt:
         return 130
     except Interrupted as interruption:
         return interruption.exit_code
     except SystemExit as ending:  # of a parser that has shown its help
         return ending.code if isinstance(ending.code, int) else 0
-    except Exception as error:
+    except Exception as error:  # in one line: nothing the user sees is a traceback
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):
             raise
         text = " ".join(str(error).split()) or type(error).__name__
@@ -81,7 +135,3 @@ def _guarded(command: Callable[[], int]) -> int:
 def _refuse(text: str) -> int:
     print(f"fl-lightning: error: {text}", file=sys.stderr)
     return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fl_lightning.cli.arguments import OneLineParser
+from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config.compose import ConfigError
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def _log(folder: Path, comparison: "Comparison", project: str) -> None:
 
     from fl_lightning.report.tables import final_table
 
-    mode = _mode(comparison)
+    kinds = {path.name.partition("run-")[0] for run in comparison.runs for path in run.folder.glob("wandb/*run-*")}
+    mode: Literal["online", "offline"] = "online" if kinds == {""} else "offline"
     if mode == "offline":
         shutil.rmtree(folder / "wandb", ignore_errors=True)  # an earlier report, whose files are replaced by now
     run = wandb.init(
@@ -105,12 +106,6 @@ def _log(folder: Path, comparison: "Comparison", project: str) -> None:
     run.log({"page": wandb.Html(str(folder / "index.html"), inject=False)})
     run.finish()
     print(f"W&B: the report is logged {mode} to the project {run.project}")
-
-
-def _mode(comparison: "Comparison") -> Literal["online", "offline"]:
-    """Return how the runs were logged: their report follows them."""
-    kinds = {path.name.partition("run-")[0] for run in comparison.runs for path in run.folder.glob("wandb/*run-*")}
-    return "online" if kinds == {""} else "offline"
 
 
 def _targets(text: str | None) -> list[float]:

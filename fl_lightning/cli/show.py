@@ -1,10 +1,9 @@
 """``fl-lightning show``: the parts that can stand in a config, with their arguments."""
 
-from fl_lightning.cli.arguments import OneLineParser, listed, width
+from fl_lightning.cli.main import OneLineParser, listed, width
 from fl_lightning.config import catalogue
 from fl_lightning.config import compose as configs
 from fl_lightning.config.catalogue import Argument, Catalogue, Part
-from fl_lightning.config.compose import suggestion
 
 
 def make_parser() -> OneLineParser:
@@ -20,11 +19,11 @@ def main(arguments: list[str]) -> int:
     name = make_parser().parse_args(arguments).name
     known = catalogue.stored()
     if name is None:
-        print("\n".join(_kinds(known)))
-    elif name in known.kinds:
-        print("\n".join(_kind(known, name)))
+        pairs = [(kind, ", ".join(part.name for part in known.of_kind(kind))) for kind in known.kinds]
+        lines = ["parts by kind; `fl-lightning show KIND` has their arguments:", "", *listed(pairs, width(), 14)]
     else:
-        print("\n".join(_class(_find(known, name))))
+        lines = _kind(known, name) if name in known.kinds else _class(_find(known, name))
+    print("\n".join(lines))
     return 0
 
 
@@ -33,15 +32,9 @@ def _find(known: Catalogue, name: str) -> Part:
     if found is None:
         names = [*(part.name for part in known.parts.values()), *known.kinds]
         kinds = ", ".join(known.kinds)
-        raise configs.ConfigError(
-            f"there is no part {name!r}{suggestion(name, names)}: give one of {kinds}, or a class"
-        )
+        hint = configs.suggestion(name, names)
+        raise configs.ConfigError(f"there is no part {name!r}{hint}: give one of {kinds}, or a class")
     return found
-
-
-def _kinds(known: Catalogue) -> list[str]:
-    pairs = [(kind, ", ".join(part.name for part in known.of_kind(kind))) for kind in known.kinds]
-    return ["parts by kind; `fl-lightning show KIND` has their arguments:", "", *listed(pairs, width(), 14)]
 
 
 def _kind(known: Catalogue, kind: str) -> list[str]:
@@ -54,11 +47,8 @@ def _kind(known: Catalogue, kind: str) -> list[str]:
 
 def _class(part: Part) -> list[str]:
     indented = [f"  {line.strip()}" for line in listed([("", part.help)], width() - 2, 0)]
-    return [part.path, *indented, *listed([(_signature(each), _meaning(each)) for each in part.arguments], width(), 26)]
-
-
-def _signature(argument: Argument) -> str:
-    return f"{argument.name}: {argument.type}"
+    arguments = [(f"{each.name}: {each.type}", _meaning(each)) for each in part.arguments]
+    return [part.path, *indented, *listed(arguments, width(), 26)]
 
 
 def _meaning(argument: Argument) -> str:

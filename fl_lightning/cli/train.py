@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.cli.arguments import TRUST, OneLineParser, listed, width, wrapped
+from fl_lightning.cli.main import TRUST, OneLineParser, listed, width, wrapped
 from fl_lightning.config import catalogue, early
 from fl_lightning.config import compose as configs
 from fl_lightning.output import loading
@@ -15,6 +15,23 @@ if TYPE_CHECKING:
     from jsonargparse import Namespace
 
     from fl_lightning.loop import FederatedLoop
+
+
+_HELP = """usage: train.py [--config FILE ...] [--KEY VALUE ...] [--resume HOW]
+
+Train a federation. Without a config, the digits demo ({demo}) runs.
+
+{options}
+
+shipped configs:
+{shipped}
+
+keys (--print_config shows the values of all):
+{keys}
+
+Ctrl-C and SIGTERM finish the round and save; the same command then resumes.
+Exit codes: 0 finished, 2 an error that you can fix (one line says which),
+130 and 143 paused by Ctrl-C and SIGTERM."""
 
 
 def _help() -> str:
@@ -40,24 +57,11 @@ def _help() -> str:
     )  # fmt: skip
     names = [("data", configs.names("data")), ("algorithms", configs.names("algorithms"))]
     shipped = [f"  {kind + ':':<12}{wrapped(found, wide, 14)}" for kind, found in names]
-    return "\n".join(
-        [
-            "usage: train.py [--config FILE ...] [--KEY VALUE ...] [--resume HOW]",
-            "",
-            f"Train a federation. Without a config, the digits demo ({configs.DEMO}) runs.",
-            "",
-            *options,
-            "",
-            "shipped configs:",
-            *shipped,
-            "",
-            "keys (--print_config shows the values of all):",
-            *listed(pairs, wide, 25),
-            "",
-            "Ctrl-C and SIGTERM finish the round and save; the same command then resumes.",
-            "Exit codes: 0 finished, 2 an error that you can fix (one line says which),",
-            "130 and 143 paused by Ctrl-C and SIGTERM.",
-        ]
+    return _HELP.format(
+        demo=configs.DEMO,
+        options="\n".join(options),
+        shipped="\n".join(shipped),
+        keys="\n".join(listed(pairs, wide, 25)),
     )
 
 
@@ -122,13 +126,13 @@ def _run(settings: "Namespace", names: list[str], resume: str) -> int:
     is_first = run.loop.fabric.global_rank == 0
     if outcome is Outcome.PAUSED:
         same = "the same command" if resume != "never" else "the same command with --resume auto"
-        text = f"paused after round {run.loop.round_index} of {run.loop.rounds}: {same} resumes from there"
         if is_first:
-            print(text, file=sys.stderr)
+            where = f"paused after round {run.loop.round_index} of {run.loop.rounds}"
+            print(f"{where}: {same} resumes from there", file=sys.stderr)
         return interruption.exit_code or 143  # another process was stopped
-    if outcome is Outcome.KEPT and is_first:
-        print(f"{run.run_dir} is already finished: use --resume never to start over", file=sys.stderr)
     if is_first:
+        if outcome is Outcome.KEPT:
+            print(f"{run.run_dir} is already finished: use --resume never to start over", file=sys.stderr)
         print("\n".join(_closing_lines(run.loop, run.run_dir, names)))
     return 0
 

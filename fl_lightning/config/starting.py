@@ -55,13 +55,18 @@ def watch_parent() -> None:
     """In a process that another training process started: end when that one ends, whatever is being waited for."""
     parent = os.environ.get(_PARENT)
     if parent is not None and parent.isdigit() and os.environ.get("LOCAL_RANK", "0") != "0":
-        threading.Thread(target=_end_with, args=(int(parent),), daemon=True, name="watch-parent").start()
+        end_with(int(parent))
 
 
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    os._exit(143)  # the first process writes all files, so there is nothing to save here
+def end_with(parent: int) -> None:
+    """End this process when the one that started it has ended, however that came about."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        os._exit(143)  # the first process writes all files, so there is nothing to save here
+
+    threading.Thread(target=watch, daemon=True, name="watch-parent").start()
 
 
 def launch(fabric: "Fabric", timeout: float) -> None:

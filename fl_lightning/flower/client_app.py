@@ -17,9 +17,9 @@ from fl_lightning.config import building
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.data.held_out import HeldOut
 from fl_lightning.engine import Engine
-from fl_lightning.flower import records, secure_client
-from fl_lightning.flower.membership import claim_round
-from fl_lightning.flower.node import Node, merged_config, read_node
+from fl_lightning.flower import messages, secure_client
+from fl_lightning.flower.messages import Content, value
+from fl_lightning.flower.node_settings import Node, merged_config, read_node
 from fl_lightning.flower.task import parser, read_task
 from fl_lightning.parts.protocols import Federation, Handout, LocalWork
 from fl_lightning.seeding import Purpose, client_seed
@@ -31,9 +31,9 @@ _FAILED = 0  # Flower's code of an unknown error
 _KEPT = 32  # tasks and data sets that a process keeps, where one serves several messages
 
 _OF_SUMS = {
-    records.KEYS: secure_client.answer_keys,
-    records.SHARES: secure_client.answer_shares,
-    records.REVEAL: secure_client.answer_reveal,
+    messages.KEYS: secure_client.answer_keys,
+    messages.SHARES: secure_client.answer_shares,
+    messages.REVEAL: secure_client.answer_reveal,
 }
 
 app = ClientApp()
@@ -42,11 +42,8 @@ app = ClientApp()
 class OwnData:
     """The data of one client, under its number in the federation: random streams are functions of the number.
 
-    Every number up to the client's own stands for the same data, so that an engine finds nobody without any.
-
-    Args:
-        federation: Where the data is: of several clients, or of this one alone.
-        client: Its number.
+    Every number up to the client's own stands for the same data, so that an engine finds nobody without any. The
+    federation that holds it is of several clients, or of this one alone.
     """
 
     def __init__(self, federation: Federation, client: int) -> None:
@@ -56,8 +53,10 @@ class OwnData:
                 f"client={client} is not among the {len(sizes)} clients of the data: give --client a number below it, "
                 "or data of this client alone"
             )
-        self._federation, self._place = federation, client if len(sizes) > 1 else 0
-        self.client, self.size = client, int(sizes[self._place])
+        self._federation = federation
+        self._place = client if len(sizes) > 1 else 0
+        self.client = client
+        self.size = int(sizes[self._place])
         self.datamodule = getattr(federation, "datamodule", None)
         data: Any = federation
         if all(hasattr(data, name) for name in ("train", "order", "offsets")):  # one set of tensors, from which
@@ -86,23 +85,19 @@ class OwnData:
 
 
 class LocalTraining:
-    """One client, ready to train.
+    """One client, ready to train on its own data what the text of the server's task says; each answer is a content."""
 
-    Args:
-        node: Its own settings.
-        data: Its own data.
-        text: The server's task.
-    """
-
-    def __init__(self, node: Node, data: OwnData, text: str) -> None:
+    def __init__(self, node: Node, text: str) -> None:
         work = read_task(text, node.trust)
+        data = data_of(node)
         settings = work.settings
         torch.manual_seed(client_seed(settings.seed, Purpose.INITIAL_WEIGHTS, 0, 0))
         with contextlib.redirect_stderr(io.StringIO()):
             made = parser().instantiate(settings)
         fabric = Fabric(accelerator=node.accelerator, devices=1, precision=work.precision)
         solver = as_solver(made.loop.solver)
-        self.node, self.engine = node, Engine(**work.engine, threads=node.threads)
+        self.node = node
+        self.engine = Engine(**work.engine, threads=node.threads)
         self.held = HeldOut(data, work.held_out, settings.seed)
         federation = self.held.training() if work.held_out else data
         self.state = self.engine.setup(
@@ -110,34 +105,33 @@ class LocalTraining:
         )
         solver.setup(made.model, made.loop.lr)
 
-    def train(self, message: Message) -> Message:
+    def train(self, message: Message) -> Content:
         """Train and return the update."""
         updates = self._trained(message)
-        tensors = {"delta": updates.deltas[0], "buffers": updates.buffers[0]}
-        return self._reply(message, int(updates.num_steps[0]), float(updates.losses[0]), tensors)
+        values = {"num_steps": int(updates.num_steps[0]), "loss": float(updates.losses[0])}
+        return values, {"delta": updates.deltas[0], "buffers": updates.buffers[0]}
 
-    def masked(self, message: Message, context: Context) -> Message:
+    def masked(self, message: Message, context: Context) -> Content:
         """Train and return the update times n c, and the loss, under masks."""
         hide = secure_client.masking(message, context, self.node.client)
-        claim_round(self.node, records.value(message, "task", str), _round(message))
+        secure_client.claim_round(self.node, value(message, "task", str), _round(message))
         updates = self._trained(message)
-        values = records.value(message, "factor", float) * updates.deltas[0].double().cpu().numpy()
+        values = value(message, "factor", float) * updates.deltas[0].double().cpu().numpy()
         hidden = hide(np.append(values, np.nan_to_num(updates.losses[0])))
-        reply = {"client": self.node.client, "num_steps": int(updates.num_steps[0])}
-        tensors = {"masked": torch.from_numpy(hidden.view(np.uint8))}
-        return Message(records.packed(reply, tensors), reply_to=message)
+        return {"num_steps": int(updates.num_steps[0])}, {"masked": torch.from_numpy(hidden.view(np.uint8))}
 
     def _trained(self, message: Message) -> Updates:
-        client, asked = self.node.client, records.value(message, "num_steps", int)
+        client = self.node.client
+        asked = value(message, "num_steps", int)
         num_steps = self.node.steps or asked
         if not 1 <= num_steps <= self.node.max_steps:
             raise ConfigError(
                 f"the server asks for {num_steps} local steps, but this node makes 1..{self.node.max_steps}"
             )
-        lr = records.value(message, "lr", float)
+        lr = value(message, "lr", float)
         if not 0 < lr < float("inf"):
             raise ConfigError(f"the server sets a learning rate of {lr}")
-        shift = records.tensor(message, "shift", self.state.weights) if records.has_tensor(message, "shift") else None
+        shift = messages.tensor(message, "shift", self.state.weights) if messages.has_tensor(message, "shift") else None
         work = LocalWork(
             round_index=_round(message),
             num_steps=np.full(client + 1, num_steps, dtype=np.int64),
@@ -146,42 +140,34 @@ class LocalTraining:
         )
         return self.engine.work(self._received(message), np.array([client]), work)
 
-    def loss(self, message: Message) -> Message:
+    def loss(self, message: Message) -> Content:
         """Return the loss of the global model on the first batch of a round."""
-        clients = np.array([self.node.client])
-        return self._reply(message, 0, float(self.engine.losses(self._received(message), clients, _round(message))[0]))
+        losses = self.engine.losses(self._received(message), np.array([self.node.client]), _round(message))
+        return {"num_steps": 0, "loss": float(losses[0])}, {}
 
-    def gradient(self, message: Message) -> Message:
+    def gradient(self, message: Message) -> Content:
         """Return the gradient of the first batch of a round at the global model."""
         gradients = self.engine.gradients(self._received(message), np.array([self.node.client]), _round(message))
-        return self._reply(message, 0, 0.0, {"gradient": gradients[0]})
+        return {"num_steps": 0, "loss": 0.0}, {"gradient": gradients[0]}
 
-    def evaluate(self, message: Message) -> Message:
+    def evaluate(self, message: Message) -> Content:
         """Return the metrics of the global model on what this client holds out."""
-        most = records.value(message, "max_examples", int)
+        most = value(message, "max_examples", int)
         if most < 1:
             raise ConfigError(f"the server asks for an evaluation on {most} examples")
         batch = self.held.own_batch(self.node.client, most)
         found = self.engine.evaluate_batch(self._received(message), batch)
-        names, numbers = list(found), [float(number) for number in found.values()]
-        values: records.Values = {"client": self.node.client, "names": names, "numbers": numbers}
-        return Message(records.packed(values), reply_to=message)
+        return {"names": list(found), "numbers": [float(number) for number in found.values()]}, {}
 
     def _received(self, message: Message) -> ModelState:
         return ModelState(
-            records.tensor(message, "weights", self.state.weights),
-            records.tensor(message, "buffers", self.state.buffers),
+            messages.tensor(message, "weights", self.state.weights),
+            messages.tensor(message, "buffers", self.state.buffers),
         )
-
-    def _reply(
-        self, message: Message, num_steps: int, loss: float, tensors: dict[str, torch.Tensor] | None = None
-    ) -> Message:
-        values = {"client": self.node.client, "num_steps": num_steps, "loss": loss}
-        return Message(records.packed(values, tensors), reply_to=message)
 
 
 def _round(message: Message) -> int:
-    index = records.value(message, "round", int)
+    index = value(message, "round", int)
     if index < 0:
         raise ConfigError(f"the server asks for round {index}")
     return index
@@ -195,17 +181,16 @@ def data_of(node: Node) -> OwnData:
     return OwnData(data.load(int(merged.get("seed", 0))), node.client)
 
 
-@lru_cache(maxsize=_KEPT)
-def training_of(node: Node, text: str) -> LocalTraining:
-    """Return a client that is ready for a task, made once in a process."""
-    return LocalTraining(node, data_of(node), text)
+training_of = lru_cache(maxsize=_KEPT)(LocalTraining)  # made once in a process
 
 
 def _answered(message: Message, context: Context) -> Message:
     """Answer a message, or say to the server in one line why not; what it may not know stays in the node's log."""
     try:
-        return _answer(message, context)
-    except (ConfigError, records.BadMessageError) as error:
+        node = read_node(context.node_config)
+        values, tensors = _content(node, message, context)
+        return Message(messages.packed({**values, "client": node.client}, tensors), reply_to=message)
+    except (ConfigError, messages.BadMessageError) as error:
         reason = " ".join(str(error).split())
         _LOG.error(reason)
     except Exception as error:  # whatever a module or data does: the round goes on without this client
@@ -214,25 +199,24 @@ def _answered(message: Message, context: Context) -> Message:
     return Message(Error(_FAILED, reason), reply_to=message)
 
 
-def _answer(message: Message, context: Context) -> Message:
-    node, kind = read_node(context.node_config), message.metadata.message_type
-    if kind == records.WHO:
-        return Message(records.packed({"client": node.client, "size": data_of(node).size}), reply_to=message)
-    if records.value(message, "client", int) != node.client:
+def _content(node: Node, message: Message, context: Context) -> Content:
+    kind = message.metadata.message_type
+    if kind == messages.WHO:
+        return {"size": data_of(node).size}, {}
+    if value(message, "client", int) != node.client:
         raise ConfigError(f"this is client {node.client}, not the one that was asked for")
     if kind in _OF_SUMS:
-        found = _OF_SUMS[kind](message, context, node)
-        return Message(records.packed({**found, "client": node.client}), reply_to=message)
-    if node.only_sums and kind != records.MASKED:
+        return _OF_SUMS[kind](message, context, node), {}
+    if node.only_sums and kind != messages.MASKED:
         raise ConfigError("this node sends nothing but what goes into a secure sum (node.only_sums)")
-    training = training_of(node, records.value(message, "task", str))
-    if kind == records.MASKED:
+    training = training_of(node, value(message, "task", str))
+    if kind == messages.MASKED:
         return training.masked(message, context)
     ways = {
-        records.TRAIN: training.train,
-        records.EVALUATE: training.evaluate,
-        records.LOSS: training.loss,
-        records.GRADIENT: training.gradient,
+        messages.TRAIN: training.train,
+        messages.EVALUATE: training.evaluate,
+        messages.LOSS: training.loss,
+        messages.GRADIENT: training.gradient,
     }
     return ways[kind](message)
 

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fl_lightning.flower.records import WHO, BadMessageError, Values, Written, error_text, packed, value
+from fl_lightning.flower.messages import WHO, BadMessageError, Content, Written, packed, read_sender, value
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.parts.protocols import Federation
 from fl_lightning.types import IntVector, RoundPlan
@@ -20,33 +20,21 @@ _MAX_SIZE = 1 << 40  # examples of a client
 _QUESTION_SECONDS = 300.0  # that a question to a new node lives
 _FIRST_LOOK, _LONGEST_LOOK = 0.05, 0.5  # seconds between two looks for replies
 
-Content = tuple[Values, dict[str, torch.Tensor]]  # of a message
 Answer = TypeVar("Answer")
 
 
-class _Warnings:
-    """Says the same of somebody once, not in every round."""
-
-    def __init__(self) -> None:
-        self._shown: set[tuple[int, str]] = set()
-
-    def show(self, who: int, what: str, when: str = "") -> None:
-        """Log a warning, unless it was shown before."""
-        if (who, what) not in self._shown:
-            self._shown.add((who, what))
-            _LOG.warning(when + what)
+def _warn_once(shown: set[str], what: str, when: str = "") -> None:
+    if what not in shown:
+        shown.add(what)
+        _LOG.warning(when + what)
 
 
 class Roster:
     """Asks each new node who it is, and knows through which node a client can be reached.
 
     Node ids are random and change when a node is started again. A client belongs to the first node that names it, for
-    as long as this node is online: another one that names the same client waits until then.
-
-    Args:
-        grid: Knows the nodes.
-        num_clients: M.
-        stored: Examples of each client in the run that is resumed, if one is: a node that has others takes no part.
+    as long as this node is online: another one that names the same client waits until then. In a run that is resumed,
+    ``stored`` has the examples of each client: a node that has others takes no part.
     """
 
     def __init__(self, grid: Grid, num_clients: int, stored: Sequence[int] = ()) -> None:
@@ -54,11 +42,12 @@ class Roster:
             raise ValueError(f"num_clients={num_clients} must be at least 1")
         if stored and len(stored) != num_clients:
             raise ValueError(f"the run that is resumed had {len(stored)} clients, not {num_clients}")
-        self._grid, self._num_clients = grid, num_clients
+        self._grid = grid
+        self._num_clients = num_clients
         self._asked: dict[str, tuple[int, float]] = {}  # node and time limit of each open question
         self._known: dict[int, int] = {}  # client of each node that has answered, in the order of the answers
         self._sizes = dict(enumerate(stored))  # examples of each client, as first reported
-        self._warnings = _Warnings()
+        self._shown: set[str] = set()
 
     def update(self) -> None:
         """Forget nodes that went away, and get to know new ones without waiting for them."""
@@ -80,9 +69,8 @@ class Roster:
 
     def _learn(self, node: int, reply: Message) -> None:
         try:
-            if reply.has_error():
-                raise BadMessageError(f"answers with an error: {error_text(reply)}")
-            client, size = value(reply, "client", int), value(reply, "size", int)
+            client = read_sender(reply)
+            size = value(reply, "size", int)
             if not 0 <= client < self._num_clients:
                 raise BadMessageError(f"says that it is client {client}, but there are {self._num_clients}")
             if not 1 <= size <= _MAX_SIZE:
@@ -92,7 +80,7 @@ class Roster:
                     f"says that client {client} has {size} examples, but it had {self._sizes[client]} before"
                 )
         except BadMessageError as problem:
-            self._warnings.show(node, f"node {node} {problem}: it takes no part")
+            _warn_once(self._shown, f"node {node} {problem}: it takes no part")
             return
         self._known[node] = client
 
@@ -102,23 +90,15 @@ class Roster:
         found: dict[int, int] = {}
         for node, client in self._known.items():
             if client in found:
-                self._warnings.show(node, f"node {node} says that it is client {client}, which node {found[client]} is")
+                _warn_once(self._shown, f"node {node} says that it is client {client}, which node {found[client]} is")
             else:
                 found[client] = node
         return found
 
-    def meet(
-        self, timeout: float, minimum: int | None = None, sleep: Callable[[float], None] = time.sleep
-    ) -> IntVector:
+    def meet(self, timeout: float, minimum: int | None = None) -> IntVector:
         """Wait until every client can be reached, and return how many examples each of them has, (M,).
 
-        Args:
-            timeout: Seconds to wait.
-            minimum: Clients that are enough when the time is up, where the sizes of all are known; all by default.
-            sleep: Waits between two looks.
-
-        Raises:
-            ConnectionError: If not all of them come in time, or not the minimum.
+        When the time is up, ``minimum`` of them are enough where the sizes of all are known.
         """
         needed = self._num_clients if minimum is None else minimum
         deadline = time.monotonic() + timeout
@@ -137,19 +117,18 @@ class Roster:
                     f"{len(missing)} of {self._num_clients} clients did not come within {timeout:g} s (clients "
                     f"{shown}): start their nodes by fl-lightning node, or raise start-timeout"
                 )
-            sleep(0.5)
+            time.sleep(0.5)
 
 
 class NodesFederation:
-    """What the server knows: how much data each client has, and the test data, which is its own.
+    """What the server knows: how much data each client has, (M,), and the test data, which is its own.
 
-    Args:
-        own: The server's data; its first client's examples are what a module is tried on.
-        sizes: Number of training examples of each client, as the nodes report, (M,).
+    A module is tried on the examples of the first client in the server's own data.
     """
 
     def __init__(self, own: Federation, sizes: IntVector) -> None:
-        self._own, self._sizes = own, sizes
+        self._own = own
+        self._sizes = sizes
         self.test = getattr(own, "test", own)
         self.datamodule = getattr(own, "datamodule", None)
 
@@ -172,18 +151,13 @@ class NodesFederation:
 
 
 class NodesData(DataSource):
-    """A data source that waits for the nodes.
-
-    Args:
-        own: The server's data.
-        roster: Knows the nodes.
-        timeout: Seconds to wait for all of them.
-        minimum: Clients with which a run is resumed when the time is up; all of them by default.
-    """
+    """A data source that waits for the nodes, see :meth:`Roster.meet`."""
 
     def __init__(self, own: DataSource, roster: Roster, timeout: float, minimum: int | None = None) -> None:
-        self._own, self._roster = own, roster
-        self._timeout, self._minimum = timeout, minimum
+        self._own = own
+        self._roster = roster
+        self._timeout = timeout
+        self._minimum = minimum
 
     def load(self, seed: int) -> NodesFederation:
         """Load the server's data and meet the nodes."""
@@ -191,19 +165,14 @@ class NodesData(DataSource):
 
 
 class Questions:
-    """Asks clients through a grid; one that is absent, late or talks nonsense has not answered.
+    """Asks clients through a grid; one that is absent, later than the timeout or talks nonsense has not answered."""
 
-    Args:
-        grid: Flower's connection to the nodes.
-        roster: Knows which node is which client.
-        timeout: Seconds; what comes later is lost.
-        sleep: Waits between two looks for replies.
-    """
-
-    def __init__(self, grid: Grid, roster: Roster, timeout: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.grid, self.roster = grid, roster
-        self.timeout, self._sleep = timeout, sleep
-        self._warnings = _Warnings()
+    def __init__(self, grid: Grid, roster: Roster, timeout: float) -> None:
+        self.grid = grid
+        self.roster = roster
+        self.timeout = timeout
+        self._sleep: Callable[[float], None] = time.sleep  # between two looks for replies
+        self._shown: set[str] = set()
 
     def ask(
         self,
@@ -211,18 +180,14 @@ class Questions:
         round_index: int,
         clients: Iterable[int],
         content: Callable[[int], Content],
-        read: Callable[[Message, int], Answer],
+        read: Callable[[Message], Answer],
     ) -> dict[int, Answer]:
         """Ask clients at once and return the sound answers, in the order of the clients.
 
-        Args:
-            kind: Of the question, the type of a message.
-            round_index: Of the round.
-            clients: Who is asked.
-            content: Of the message to a client.
-            read: Makes an answer of the reply of a client, or raises BadMessageError.
+        ``content`` is that of the message to a client; ``read`` makes an answer of a reply, or raises BadMessageError.
         """
-        asked, when = list(clients), f"round {round_index}: "
+        asked = list(clients)
+        when = f"round {round_index}: "
         self.roster.update()
         nodes = self.roster.nodes
         reachable = [client for client in asked if client in nodes]
@@ -234,19 +199,20 @@ class Questions:
             messages.append(Message(record, nodes[client], kind, ttl=self.timeout, group_id=str(round_index)))
         for client in asked:
             if client not in nodes:
-                self._warnings.show(client, f"client {client} has no node: its uploads are lost", when)
+                _warn_once(self._shown, f"client {client} has no node: its uploads are lost", when)
         received = self._received(reachable, messages)
         answers = {}
         for client in reachable:
             if client in received:
                 try:
-                    answers[client] = read(received[client], client)
+                    if (sender := read_sender(received[client])) != client:
+                        raise BadMessageError(f"answers as client {sender}")
+                    answers[client] = read(received[client])
                 except BadMessageError as problem:
-                    self._warnings.show(client, f"client {client} {problem}: its uploads are lost", when)
+                    _warn_once(self._shown, f"client {client} {problem}: its uploads are lost", when)
         return answers
 
     def _received(self, clients: list[int], messages: list[Message]) -> dict[int, Message]:
-        """Send messages and return what comes back in time, by client."""
         deadline = time.monotonic() + self.timeout
         keys = list(self.grid.push_messages(messages)) if messages else []
         if len(keys) != len(messages):

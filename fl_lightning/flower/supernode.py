@@ -1,24 +1,38 @@
 """A node: a SuperNode, and the process that answers for it; each ends with the other. Imports nothing heavy.
 
 Both are started as ``fl_lightning.flower.supernode supernode SECONDS ...`` and ``... trainer ...``.
+
+Flower starts a new process for each message, which imports torch and Lightning anew, and runs the code that the
+server's app brings along; it has no setting for anything else. A node replaces the names in ``REPLACED`` instead: its
+messages are answered in forks of one process, by this package's own client app alone. ``--stock`` replaces none.
 """
 
 import argparse
 import os
+import re
 import secrets
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 
-from fl_lightning.config.starting import python_command
-from fl_lightning.flower.private import check_version, replace
+from fl_lightning.config.starting import end_with, python_command
 
+OLDEST = (1, 41)
+BELOW = (1, 43)
+REPLACED = {
+    "flwr.supercore.superexec.run_superexec.get_executor": "starts a process for each message; ours forks",
+    "flwr.supernode.runtime.run_clientapp.install_from_fab": "writes the server's files here; ours writes nothing",
+    "flwr.supernode.runtime.run_clientapp.get_load_client_app_fn": "loads the server's client app; ours has its own",
+    "flwr.supernode.start_client_internal.time": "a SuperNode sleeps for 3 s between two looks for messages",
+}
 # Nothing is sent to Flower's makers, and nothing is installed because a server says so.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -27,7 +41,33 @@ QUIET = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
 _LOOK_SECONDS, _STOP_SECONDS = 0.2, 10.0  # between two looks at a process, and until it is killed
-_PARENT_SECONDS = 0.5  # between two looks whether the parent is still there
+
+
+def check_version(stock: bool = False) -> None:
+    """Refuse a version of Flower whose private side nobody has looked at, unless Flower is run as it is."""
+    oldest, below = (".".join(map(str, numbers)) for numbers in (OLDEST, BELOW))
+    wanted = f"flwr>={oldest},<{below}"
+    try:
+        found = version("flwr")
+    except PackageNotFoundError:
+        raise ImportError("flwr is not installed: pip install 'fl-lightning[flower]' (Python 3.11 or newer)") from None
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if not stock and not (numbers and OLDEST <= (int(numbers[1]), int(numbers[2])) < BELOW):
+        raise ImportError(
+            f"flwr {found} is installed, but nodes replace private functions of {wanted}: pip install '{wanted}', or "
+            "use --stock, which lets the server's app run its own code here"
+        )
+
+
+def replace(name: str, by: Callable[..., object] | SimpleNamespace) -> None:
+    """Replace one of the names of ``REPLACED`` in this process."""
+    reason = REPLACED[name]
+    check_version()
+    home, _, attribute = name.rpartition(".")
+    module = import_module(home)
+    if not hasattr(module, attribute):
+        raise ImportError(f"flwr {version('flwr')} has no {name} ({reason}): use --stock, or another version of Flower")
+    setattr(module, attribute, by)
 
 
 def free_port() -> int:
@@ -50,11 +90,7 @@ def node_config(config: str, client: int, trust: list[str]) -> str:
 def commands(options: argparse.Namespace, config: str, client: int, secret: str) -> list[list[str]]:
     """Return the commands of the SuperNode and, unless Flower's own is wanted, of the process that trains.
 
-    Args:
-        options: Of the command line.
-        config: Of the node.
-        client: Its number.
-        secret: File by which the two know each other.
+    ``secret`` is the file by which the two know each other.
     """
     port = options.port or free_port()
     start = python_command("fl_lightning.flower.supernode")
@@ -63,11 +99,10 @@ def commands(options: argparse.Namespace, config: str, client: int, secret: str)
     supernode += ["--host", "127.0.0.1", "--port", str(port)]
     supernode += ["--node-config", node_config(config, client, options.trust)]
     supernode += ["--isolation", "subprocess" if options.stock else "process"]
-    for flag, value in (
-        ("--root-certificates", options.root_certificates),
-        ("--auth-supernode-private-key", options.private_key),
-    ):
-        supernode += [flag, value] if value else []
+    if options.root_certificates:
+        supernode += ["--root-certificates", options.root_certificates]
+    if options.private_key:
+        supernode += ["--auth-supernode-private-key", options.private_key]
     supernode += ["--insecure"] if options.insecure else []
     if options.stock:
         return [supernode]
@@ -76,35 +111,26 @@ def commands(options: argparse.Namespace, config: str, client: int, secret: str)
 
 
 def serve(options: argparse.Namespace, config: str, client: int) -> int:
-    """Run the processes of a node until a signal comes or one of them ends; then end the other.
+    """Run the processes of a node until a signal comes (0) or one of them ends (1), then end the other.
 
-    Returns:
-        0 after a signal, 1 where a process ended by itself: a supervisor should start the node again.
+    After 1, a supervisor should start the node again.
     """
     signals: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        signals.append(number)
-
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+        signal.signal(number, lambda number, frame: signals.append(number))
     # Others on this machine can reach the SuperNode's port, but neither get its tasks nor the keys of secure sums.
     with tempfile.TemporaryDirectory(prefix="fl-lightning-") as folder:
         secret = Path(folder) / "secret"
         secret.write_bytes(secrets.token_bytes(32))
-        _run(commands(options, config, client, str(secret)), signals)
+        environment = os.environ | QUIET | {"PYTHONSAFEPATH": "1"}
+        started = commands(options, config, client, str(secret))
+        processes = [subprocess.Popen(command, env=environment) for command in started]
+        try:
+            while not signals and all(process.poll() is None for process in processes):
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            _end(processes)
     return 0 if signals else 1
-
-
-def _run(started: list[list[str]], signals: list[int]) -> None:
-    """Run processes until one of them ends or a signal came."""
-    environment = os.environ | QUIET | {"PYTHONSAFEPATH": "1"}
-    processes = [subprocess.Popen(command, env=environment) for command in started]
-    try:
-        while not signals and all(process.poll() is None for process in processes):
-            time.sleep(_LOOK_SECONDS)
-    finally:
-        _end(processes)
 
 
 def _end(processes: list["subprocess.Popen[bytes]"]) -> None:
@@ -119,18 +145,6 @@ def _end(processes: list["subprocess.Popen[bytes]"]) -> None:
         process.wait()
 
 
-def end_with_parent() -> None:
-    """End this process when the one that started it has ended, however that came about."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_PARENT_SECONDS)
-        os._exit(143)
-
-    threading.Thread(target=watch, daemon=True, name="watch-parent").start()
-
-
 def look_often(seconds: float) -> None:
     """Let a SuperNode look for messages more often than every 3 s, which Flower has no setting for."""
     shorter = SimpleNamespace(sleep=lambda wanted: time.sleep(min(wanted, seconds)))
@@ -139,15 +153,12 @@ def look_often(seconds: float) -> None:
 
 def main(arguments: list[str]) -> None:
     """Be a SuperNode, or train for one."""
-    end_with_parent()
+    end_with(os.getppid())
     role, *rest = arguments
     # What the node's owner can fix, in one line; what else Flower raises is for its log.
     fixable = (ImportError,) if role == "supernode" else (ValueError, OSError, ImportError)
     try:
-        if role == "supernode":
-            _be_supernode(*rest)
-        else:
-            _be_trainer(*rest)
+        (_be_supernode if role == "supernode" else _be_trainer)(*rest)
     except fixable as error:
         print(f"fl-lightning: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         sys.exit(2)

@@ -18,7 +18,6 @@ from fl_lightning.loop import FederatedLoop
 _LOOP = ("solver", "batch_size", "lr")
 _ENGINE = ("mode", "cpu_tuning")
 Precision = Literal["32-true", "64-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"]
-_PRECISIONS = get_args(Precision)
 _LONGEST = 100_000  # characters of a task
 _PLAIN = re.compile(r"[\w .,+-]{0,200}")  # a text that names no path
 
@@ -31,11 +30,7 @@ class Task:
     held_out: float = 0.0  # share of a client's data that it does not train on, for its own evaluation
 
     def text(self, num_draws: int | None) -> str:
-        """Return it as text.
-
-        Args:
-            num_draws: K, on which the way of training may depend.
-        """
+        """Return it as text, with K, on which the way of training may depend."""
         loop = self.config["loop"]
         engine = (loop.get("engine") or {}).get("init_args") or {}
         return json.dumps(
@@ -79,21 +74,14 @@ def read_task(text: str, trusted: tuple[str, ...]) -> Work:
     """Return a task that a server sent.
 
     It may name what a configuration from a stranger may name, and what the node trusts besides, but no path.
-
-    Args:
-        text: From the server.
-        trusted: Packages whose classes the node allows besides the known ones.
-
-    Raises:
-        ConfigError: If it asks for anything else.
     """
     config = _loaded(text)
     _refuse_paths(config)
     engine, precision, num_draws, held_out = map(config.pop, ("engine", "precision", "num_draws", "held_out"))
     if not isinstance(engine, dict) or not engine.keys() <= set(_ENGINE):
         raise ConfigError(f"the server sets engine={engine!r}: only {' and '.join(_ENGINE)} are its to decide")
-    if precision not in _PRECISIONS:
-        raise ConfigError(f"the server sets precision={precision!r}: use one of {', '.join(_PRECISIONS)}")
+    if precision not in get_args(Precision):
+        raise ConfigError(f"the server sets precision={precision!r}: use one of {', '.join(get_args(Precision))}")
     if num_draws is not None and (type(num_draws) is not int or num_draws < 1):
         raise ConfigError(f"the server sets num_draws={num_draws!r}: it must be a number of clients")
     if type(held_out) is not float or not 0 <= held_out < 1:
@@ -120,11 +108,8 @@ def _loaded(text: str) -> dict[str, Any]:
 
 def _refuse_paths(tree: object) -> None:
     """Refuse a text that could be the path of a file here, which a parser might read."""
-    if isinstance(tree, dict):
-        for entry in tree.values():
-            _refuse_paths(entry)
-    elif isinstance(tree, list):
-        for entry in tree:
+    if isinstance(tree, (dict, list)):
+        for entry in tree.values() if isinstance(tree, dict) else tree:
             _refuse_paths(entry)
     elif isinstance(tree, str) and (not _PLAIN.fullmatch(tree) or Path(tree).is_file()):
         raise ConfigError(f"the server names {tree[:80]!r}, which could be a path: a task may name none")
@@ -133,12 +118,7 @@ def _refuse_paths(tree: object) -> None:
 def check_deployable(loop: FederatedLoop, max_steps: int | None) -> None:
     """Refuse what a deployment would not do as the configuration says.
 
-    Args:
-        loop: Of the configuration.
-        max_steps: Up to which clients decide about T themselves; None: they do what they are asked.
-
-    Raises:
-        ConfigError: With what to do about it.
+    Up to ``max_steps`` clients decide about T themselves; None: they do what they are asked.
     """
     algorithm = loop.algorithm
     hidden = sum_of(algorithm.aggregator)

@@ -1,6 +1,6 @@
 """The process that trains for a SuperNode: everything is imported and loaded once, each message gets a fork of it.
 
-Only this package's own client app runs here, whatever the server's app holds; :mod:`fl_lightning.flower.private` says
+Only this package's own client app runs here, whatever the server's app holds; :mod:`fl_lightning.flower.supernode` says
 which functions of Flower are replaced for that.
 """
 
@@ -16,20 +16,20 @@ from flwr.supernode.runtime.run_clientapp import run_clientapp
 
 from fl_lightning.config.allow_list import limit_imports
 from fl_lightning.flower.client_app import app, data_of
-from fl_lightning.flower.node import read_node
-from fl_lightning.flower.private import replace
+from fl_lightning.flower.node_settings import read_node
+from fl_lightning.flower.supernode import replace
 from fl_lightning.flower.task import parser
 
 
 class ForkingExecutor:
     """Flower's executor of tasks: answers each message in a fork of this process.
 
-    Args:
-        threads: Of a fork; this process keeps to one, because threads do not survive a fork.
+    The threads are those of a fork; this process keeps to one, because threads do not survive a fork.
     """
 
     def __init__(self, threads: int) -> None:
-        self._threads, self._owner = threads, os.getpid()
+        self._threads = threads
+        self._owner = os.getpid()
         self._children: set[int] = set()
 
     def get_eligible_capacity(
@@ -59,7 +59,13 @@ class ForkingExecutor:
         code = 1
         try:
             torch.set_num_threads(self._threads)
-            _answer_one(spec)
+            run_clientapp(
+                runtime_api_address=spec.runtime_api_address,
+                token=spec.token,
+                insecure=spec.insecure,
+                parent_pid=spec.parent_pid,
+                runtime_dependency_install=False,
+            )
             code = 0
         except SystemExit as ending:
             code = ending.code if isinstance(ending.code, int) else 1
@@ -79,23 +85,10 @@ class ForkingExecutor:
                 os.kill(child, signal.SIGTERM)
 
 
-def _answer_one(spec: ExecutionSpec) -> None:
-    run_clientapp(
-        runtime_api_address=spec.runtime_api_address,
-        token=spec.token,
-        insecure=spec.insecure,
-        parent_pid=spec.parent_pid,
-        runtime_dependency_install=False,
-    )
-
-
 def answer(address: str, secret: bytes, node_config: Mapping[str, str | int]) -> None:
-    """Load this node's data, then answer what its SuperNode gets, until the SuperNode ends.
+    """Load this node's data, then answer what its SuperNode at the address gets, until the SuperNode ends.
 
-    Args:
-        address: Of the SuperNode, on this machine.
-        secret: By which the SuperNode knows this process.
-        node_config: As for :func:`fl_lightning.flower.node.read_node`.
+    By the secret, the SuperNode knows this process.
     """
     node = read_node(node_config)
     threads = node.threads or torch.get_num_threads()

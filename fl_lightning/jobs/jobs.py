@@ -1,11 +1,11 @@
 """What ``fl-lightning compare`` runs: one job for each algorithm and seed. Imports nothing heavy."""
 
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
-from fl_lightning.config.compose import names_given
 from fl_lightning.runs import safe_yaml
 from fl_lightning.runs.identity import in_words, is_free
 
@@ -69,17 +69,14 @@ def parse_budget(text: str) -> list[str]:
         name, equals, value = part.strip().partition("=")
         if not equals or name not in _BUDGETS:
             raise configs.ConfigError(f"--budget {text!r} is not understood: use COST=NUMBER, of {', '.join(_BUDGETS)}")
-        if not _is_positive(value):
+        try:
+            is_positive = 0 < float(value) < float("inf")
+        except ValueError:
+            is_positive = False
+        if not is_positive:
             raise configs.ConfigError(f"--budget {name}={value!r} must be a positive number")
         settings.append(f"--loop.budget.{name}={value}")
     return settings
-
-
-def _is_positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < float("inf")
-    except ValueError:
-        return False
 
 
 def parse_algorithms(text: str) -> list[str]:
@@ -91,22 +88,9 @@ def parse_algorithms(text: str) -> list[str]:
     known = configs.names("algorithms")
     if text == "all":
         return [f"{name}.yaml" for name in sorted(known, key=lambda name: (name != "fedacs", name))]
-    names_given(text)  # refuses what is unknown
+    configs.names_given(text)  # refuses what is unknown
     wanted = [part.strip() for part in text.split(",") if part.strip()]
     return [f"{name}.yaml" if name in known else name for name in wanted]
-
-
-def _check_overrides(overrides: list[str]) -> None:
-    for text in overrides:
-        if text.partition("=")[0] in _OURS:
-            raise configs.ConfigError(f"{text} is decided by compare: use --seeds, --out, --configs or --overwrite")
-    if overrides and not overrides[0].startswith("--"):
-        raise configs.ConfigError(f"{overrides[0]!r} is not understood: settings are given as --loop.rounds 10")
-
-
-def _settings(overrides: list[str]) -> dict[str, object]:
-    """Return the settings that change results, by their keys, so that other settings get a folder of their own."""
-    return {key: _value(text or "") for key, text in early.settings(overrides) if not is_free(key)}
 
 
 def _value(text: str) -> object:
@@ -121,20 +105,17 @@ def plan(
 ) -> tuple[Path, list[Job]]:
     """Return the folder and the jobs, seed by seed, so that what is done so far is always paired.
 
-    Args:
-        config: The data (and what else all runs share), when algorithms are given.
-        algorithms: One config for each algorithm.
-        whole: One complete config for each thing to compare, instead of the two above.
-        seeds: All of them for each algorithm.
-        out: The folder of all runs; ``runs/compare_<data>`` by default, with the settings in its name.
-        overrides: Settings for all runs.
+    What is compared is given by the configs that all share and one of each algorithm, or by whole ones.
     """
-    _check_overrides(overrides)
+    for text in overrides:
+        if text.partition("=")[0] in _OURS:
+            raise configs.ConfigError(f"{text} is decided by compare: use --seeds, --out, --configs or --overwrite")
+    if overrides and not overrides[0].startswith("--"):
+        raise configs.ConfigError(f"{overrides[0]!r} is not understood: settings are given as --loop.rounds 10")
     stacks = [[name] for name in whole] or [[*config, name] for name in algorithms]
-    for stack in stacks:
-        for name in stack:
-            if len(configs.resolve(name)) > 1 and not whole:
-                raise configs.ConfigError(f"--config {name} already names an algorithm: give the data alone")
+    for name in () if whole else chain.from_iterable(stacks):
+        if len(configs.resolve(name)) > 1:
+            raise configs.ConfigError(f"--config {name} already names an algorithm: give the data alone")
     labels = [Path(stack[-1]).stem for stack in stacks]
     data = "_".join(Path(name).stem for name in config) if not whole else "configs"
     if whole and len({label.partition("_")[0] for label in labels}) == 1 and all("_" in label for label in labels):
@@ -142,8 +123,9 @@ def plan(
         labels = [label.partition("_")[2] for label in labels]
     if len(set(labels)) != len(labels):
         raise configs.ConfigError(f"two things to compare are called the same: {', '.join(sorted(labels))}")
-    folder = Path(out or "_".join(filter(None, [f"runs/compare_{data}", in_words(_settings(overrides))])))
-    jobs = [
+    changed = {key: _value(text or "") for key, text in early.settings(overrides) if not is_free(key)}
+    folder = Path(out or "_".join(filter(None, [f"runs/compare_{data}", in_words(changed)])))
+    return folder, [
         Job(
             algorithm=label,
             data=data,
@@ -155,4 +137,3 @@ def plan(
         for seed in seeds
         for label, stack in zip(labels, stacks, strict=True)
     ]
-    return folder, jobs

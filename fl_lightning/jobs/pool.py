@@ -1,20 +1,29 @@
-"""Long-lived worker processes that share out the runs of a comparison."""
+"""Long-lived worker processes that share out the runs of a comparison: here, or wherever Ray puts them."""
 
 import contextlib
 import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
+from types import ModuleType
 
+from typing_extensions import override
+
+from fl_lightning.config.compose import ConfigError
 from fl_lightning.config.starting import python_command
 from fl_lightning.jobs.jobs import Job
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_RETRIES = 5  # of a run whose process or node of Ray died
+_SECONDS_BETWEEN_RETRIES = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +48,7 @@ def worker_environment(num_threads: int) -> dict[str, str]:
 
 
 class Worker:
-    """A process that makes one run after the other; it ends when its standard input closes.
-
-    Args:
-        environment: Variables of the process beside those of this one.
-        folder: Where it works.
-    """
+    """A process that makes one run after the other; it ends when its standard input closes."""
 
     def __init__(self, environment: dict[str, str], folder: str | None = None) -> None:
         self._process = subprocess.Popen(
@@ -87,17 +91,14 @@ class Worker:
         self._process.wait()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End it at once; nothing is done to one that has ended."""
         self._process.kill()
 
 
 class Pool:
     """Runs jobs in worker processes; a worker that dies fails its run and is replaced.
 
-    Args:
-        num_workers: Processes at the same time.
-        num_threads: Threads of each. The same for every run, because sums over threads differ in their last digits.
-        environment: Variables of the workers beside the parent's.
+    All have the same number of threads, because sums over threads differ in their last digits.
     """
 
     def __init__(self, num_workers: int, num_threads: int, environment: dict[str, str]) -> None:
@@ -108,9 +109,7 @@ class Pool:
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
         """Yield what happens, until every job is done."""
-        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        for job in jobs:
-            waiting.put(job)
+        waiting = iter([*jobs])  # a list's own iterator, which threads may share
         events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         running = min(self.num_workers, len(jobs))
         for _ in range(running):
@@ -126,19 +125,13 @@ class Pool:
             self._stopping = True
             self._stop()
 
-    def _serve(self, waiting: "queue.SimpleQueue[Job]", events: "queue.SimpleQueue[Event | None]") -> None:
+    def _serve(self, waiting: Iterator[Job], events: "queue.SimpleQueue[Event | None]") -> None:
         try:
-            self._work(self._jobs(waiting), events.put)
+            self._work(takewhile(lambda job: not self._stopping, waiting), events.put)
         finally:
             events.put(None)
 
-    def _jobs(self, waiting: "queue.SimpleQueue[Job]") -> Iterator[Job]:
-        with contextlib.suppress(queue.Empty):
-            while not self._stopping:
-                yield waiting.get_nowait()
-
     def _work(self, jobs: Iterator[Job], show: Callable[[Event], None]) -> None:
-        """Let one worker make runs, as long as there are jobs."""
         worker: Worker | None = None
         try:
             for job in jobs:
@@ -154,8 +147,88 @@ class Pool:
 
     def _stop(self) -> None:
         for worker in self._workers:
-            if worker.is_alive:
-                worker.kill()
+            worker.kill()
+
+
+class RayPool(Pool):
+    """Runs jobs as tasks of a Ray cluster; one whose worker or node dies starts again from its last checkpoint.
+
+    All nodes must see the present folder under the same path, and have the same packages.
+    """
+
+    def __init__(self, address: str, num_workers: int, num_threads: int, environment: dict[str, str]) -> None:
+        super().__init__(num_workers, num_threads, environment)
+        ray = _ray()
+        try:
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level="ERROR",
+                runtime_env={"env_vars": {"PYTHONPATH": self._environment["PYTHONPATH"]}},
+            )
+        except Exception as error:  # connection errors of several kinds
+            raise ConfigError(f"--ray {address}: no cluster answers ({' '.join(str(error).split())[:200]})") from None
+        self._task = ray.remote(num_cpus=num_threads, max_retries=0)(play)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the cluster that are alive."""
+        return sum(bool(node["Alive"]) for node in _ray().nodes())
+
+    @override
+    def _work(self, jobs: Iterator[Job], show: Callable[[Event], None]) -> None:
+        for job in jobs:
+            show(Event(job=job, kind="started"))
+            for attempts_left in reversed(range(_RETRIES + 1)):
+                outcome = self._play(job, show)
+                if self._stopping:
+                    return
+                if not outcome.again or not attempts_left:
+                    show(outcome)
+                    break
+                show(replace(outcome, kind="restarted"))
+                time.sleep(_SECONDS_BETWEEN_RETRIES)
+
+    def _play(self, job: Job, show: Callable[[Event], None]) -> Event:
+        ray = _ray()
+        try:
+            for reference in self._task.remote(job, self._environment, os.getcwd()):
+                event: Event = ray.get(reference)
+                if event.kind != "round":
+                    return event
+                show(event)
+            reason = "its task ended without a result"
+        except ray.exceptions.RayTaskError as error:
+            return Event(job=job, kind="failed", reason=" ".join(str(error.cause).split()))
+        except ray.exceptions.RayError as error:
+            reason = f"its node or worker was lost ({type(error).__name__})"
+        return Event(job=job, kind="failed", reason=reason, again=True)
+
+    @override
+    def _stop(self) -> None:
+        _ray().shutdown()  # ends the tasks, and their workers, whose standard input closes
+
+
+def play(job: Job, environment: dict[str, str], folder: str) -> Iterator[Event]:
+    """Make one run in a worker process on this node and yield what happens; its end is the last event."""
+    if not os.path.isdir(folder):
+        reason = f"node {socket.gethostname()} does not see {folder}: --ray needs a folder that all nodes share"
+        yield Event(job=job, kind="failed", known=True, reason=reason)
+        return
+    worker = Worker(environment, folder)
+    try:
+        yield from worker.follow(job)
+    finally:
+        worker.kill()
+        worker.close()
+
+
+def _ray() -> ModuleType:
+    try:
+        import ray
+    except ImportError:
+        raise ImportError("--ray needs the package ray: pip install 'fl-lightning[ray]'") from None
+    return ray
 
 
 def death(code: int) -> str:

@@ -15,8 +15,6 @@ from fl_lightning.jobs.jobs import Job
 from fl_lightning.jobs.pool import worker_environment
 from fl_lightning.output import write_durably
 
-FOLDER = "slurm"  # in the folder of the comparison
-
 
 def write(
     folder: Path,
@@ -28,15 +26,10 @@ def write(
 ) -> tuple[Path, Path]:
     """Write the list of runs, the script of the array and that of the report; return the two scripts.
 
-    Args:
-        folder: Of the comparison; all nodes must see it and the present folder.
-        jobs: The runs; number n of the array makes the n-th.
-        options: More options of ``sbatch``, such as ``--partition=long``.
-        num_jobs: Most runs at the same time; as many as Slurm allows by default.
-        num_threads: Threads, and cores asked for, of each run.
-        environment: Variables of the runs.
+    All nodes must see the folder of the comparison and the present one. Number n of the array makes the n-th run, with
+    as many at the same time as Slurm allows, unless ``num_jobs`` says how many. The options are those of ``sbatch``.
     """
-    home = folder / FOLDER
+    home = folder / "slurm"
     home.mkdir(parents=True, exist_ok=True)
     write_durably(home / "jobs.jsonl", "".join(json.dumps(asdict(job)) + "\n" for job in jobs).encode())
     at_once = "" if num_jobs is None else f"%{num_jobs}"
@@ -69,11 +62,7 @@ def _script(options: Sequence[str], lines: Sequence[str]) -> bytes:
 
 
 def submit(array: Path, report: Path | None) -> str:
-    """Submit the array, and the report to follow it; return what the user should know.
-
-    Raises:
-        ConfigError: If Slurm refuses.
-    """
+    """Submit the array, and the report to follow it; return what the user should know."""
     if shutil.which("sbatch") is None:
         after = "" if report is None else f", and after it sbatch {report}"
         return f"there is no sbatch here: on a machine of the cluster, sbatch {array}{after}"

@@ -15,6 +15,7 @@ from statistics import mean
 
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.jobs.jobs import Job
+from fl_lightning.output import write_durably
 from fl_lightning.runs import safe_yaml
 from fl_lightning.runs.identity import in_words
 
@@ -40,12 +41,6 @@ class Score:
     name: str = ""  # of the metric
 
 
-def how_tuned(grid: Sequence[str], share: float, seeds: str, folder: Path) -> str:
-    """Return how the settings of a comparison were found, to be said beside its results."""
-    where = f"{share:.0%} of the training data, held out, under seeds {seeds}"
-    return f"Each algorithm is at its own best of {'; '.join(grid)}, tuned on {where}: {folder / 'tuning.csv'}"
-
-
 def parse_grid(texts: Sequence[str]) -> list[Axis]:
     """Return the axes of ``--grid KEY=VALUE,VALUE`` and ``--grid ALGORITHM:KEY=VALUE,VALUE``.
 
@@ -56,20 +51,17 @@ def parse_grid(texts: Sequence[str]) -> list[Axis]:
     for text in texts:
         name, equals, listed = text.partition("=")
         algorithm, colon, key = name.rpartition(":")
-        values = _values(listed)
+        if listed.startswith("["):
+            loaded = safe_yaml.load(listed, "--grid")
+            values = tuple(value if isinstance(value, str) else json.dumps(value) for value in loaded)
+        else:
+            values = tuple(part.strip() for part in listed.split(",") if part.strip())
         if not equals or not key or not values or (colon and not algorithm):
             raise ConfigError(f"--grid {text!r} is not understood: use loop.lr=0.01,0.1 or fedprox:loop.lr=0.01,0.1")
         if len(set(values)) != len(values):
             raise ConfigError(f"--grid {text!r} has a value twice")
         axes.append(Axis(key=key.removeprefix("--"), values=values, algorithm=algorithm or None))
     return axes
-
-
-def _values(text: str) -> tuple[str, ...]:
-    if text.startswith("["):
-        listed = safe_yaml.load(text, "--grid")
-        return tuple(value if isinstance(value, str) else json.dumps(value) for value in listed)
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def points(axes: Sequence[Axis], algorithm: str) -> Iterator[Settings]:
@@ -96,7 +88,7 @@ def trials(planned: Sequence[Job], axes: Sequence[Axis], seeds: Sequence[int], s
         replace(
             job,
             seed=seed,
-            run_dir=(folder / algorithm / _name(settings) / f"seed_{seed}").as_posix(),
+            run_dir=(folder / algorithm / _folder_name(settings) / f"seed_{seed}").as_posix(),
             overrides=[*job.overrides, *as_overrides(settings), "--validation", f"{share:g}", "--logger", "none"],
         )
         for seed in seeds
@@ -105,7 +97,7 @@ def trials(planned: Sequence[Job], axes: Sequence[Axis], seeds: Sequence[int], s
     ]
 
 
-def _name(settings: Settings) -> str:
+def _folder_name(settings: Settings) -> str:
     return in_words(dict(settings)) or "as_given"
 
 
@@ -121,7 +113,9 @@ def scores(jobs: Sequence[Job], axes: Sequence[Axis]) -> dict[str, list[Score]]:
         folder = Path(job.run_dir)
         folders.setdefault((job.algorithm, folder.parent.name), []).append(folder)
     return {
-        algorithm: [_score(settings, folders[algorithm, _name(settings)]) for settings in points(axes, algorithm)]
+        algorithm: [
+            _score(settings, folders[algorithm, _folder_name(settings)]) for settings in points(axes, algorithm)
+        ]
         for algorithm in dict.fromkeys(job.algorithm for job in jobs)
     }
 
@@ -154,8 +148,21 @@ def at_an_edge(chosen: Score, axes: Sequence[Axis]) -> list[str]:
     return [key for key, value in chosen.settings if value in ends.get(key, ())]
 
 
-def table(found: Mapping[str, Sequence[Score]]) -> str:
-    """Return all scores as CSV."""
+def at_their_best(planned: Sequence[Job], tried: Sequence[Job], axes: Sequence[Axis], folder: Path) -> list[Job]:
+    """Return the runs with the settings that did best on the held-out data, where any came to an end."""
+    found = scores(tried, axes)
+    write_durably(folder / "tuning.csv", _table(found).encode())
+    for algorithm, several in found.items():
+        print(f"{algorithm}: {_conclusion(best(several), axes)}")
+    chosen = {algorithm: best(several) for algorithm, several in found.items()}
+    return [
+        replace(job, overrides=[*job.overrides, *as_overrides(score.settings)])
+        for job in planned
+        if (score := chosen[job.algorithm]) is not None
+    ]
+
+
+def _table(found: Mapping[str, Sequence[Score]]) -> str:
     keys = list(dict.fromkeys(key for several in found.values() for score in several for key, _ in score.settings))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -168,16 +175,10 @@ def table(found: Mapping[str, Sequence[Score]]) -> str:
     return text.getvalue()
 
 
-def conclusions(found: Mapping[str, Sequence[Score]], axes: Sequence[Axis]) -> list[str]:
-    """Return in words what was chosen for each algorithm."""
-    lines = []
-    for algorithm, several in found.items():
-        chosen = best(several)
-        if chosen is None:
-            lines.append(f"{algorithm}: no settings of the grid came to an end")
-            continue
-        words = ", ".join(f"{key}={value}" for key, value in chosen.settings) or "nothing to tune"
-        edges = at_an_edge(chosen, axes)
-        more = f"; {', '.join(edges)} is at an end of the grid: try values beyond it" if edges else ""
-        lines.append(f"{algorithm}: {words} (validation {chosen.name} {chosen.mean:.4g}){more}")
-    return lines
+def _conclusion(chosen: Score | None, axes: Sequence[Axis]) -> str:
+    if chosen is None:
+        return "no settings of the grid came to an end"
+    words = ", ".join(f"{key}={value}" for key, value in chosen.settings) or "nothing to tune"
+    edges = at_an_edge(chosen, axes)
+    more = f"; {', '.join(edges)} is at an end of the grid: try values beyond it" if edges else ""
+    return f"{words} (validation {chosen.name} {chosen.mean:.4g}){more}"

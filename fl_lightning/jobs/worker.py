@@ -14,6 +14,7 @@ import queue
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -80,8 +81,6 @@ def serve(job: Job, answers: TextIO) -> None:
             outcome = execute(job, answers)
         send(answers, kind=outcome)
     except Exception as error:
-        import traceback
-
         from fl_lightning.runs.locking import FolderInUseError
 
         with forgiving_output():
@@ -120,11 +119,7 @@ def _limit_threads() -> None:
 
 
 def read_job(path: Path, number: int) -> Job:
-    """Return a job of a file with one on each line.
-
-    Raises:
-        ConfigError: If there is no such job.
-    """
+    """Return a job of a file with one on each line."""
     lines = path.read_text().splitlines() if path.is_file() else []
     if not 0 <= number < len(lines):
         raise configs.ConfigError(f"{path} has {len(lines)} jobs, there is none with the number {number}")

@@ -1,4 +1,4 @@
-"""What a secure sum is made of: keys that two parties agree on, masks, sealed messages, and shares of a secret.
+"""What a secure sum is made of: numbers of a ring, keys that two parties agree on, masks, and shares of a secret.
 
 Keys, masks and sealed messages need ``cryptography``. Shares are those of Shamir: any t of n give the secret, and fewer
 say nothing about it.
@@ -7,53 +7,94 @@ say nothing about it.
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from math import prod
 from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fl_lightning.secure.fixed_point import Ring
-
+Bits = Literal[32, 64]
+Ring = npt.NDArray[Any]  # unsigned integers of 32 or 64 bits, which wrap around
 PRIME = 2**521 - 1  # above all secrets of 64 bytes
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Turns numbers of at most ``bound`` into multiples of a step, so that the sum of all parties fits the ring.
+
+    Args:
+        bound: Largest absolute value of an entry; a larger one is an error, never cut off.
+        num_parties: How many vectors are added up at most.
+        bits: Of the ring.
+
+    >>> ring = FixedPoint(bound=1.0, num_parties=3, bits=32)
+    >>> bool(abs(ring.decode(ring.encode(np.array([0.25])) + ring.encode(np.array([-0.5])))[0] + 0.25) < ring.step)
+    True
+    """
+
+    bound: float
+    num_parties: int
+    bits: Bits = 64
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bound < float("inf"):
+            raise ValueError(f"bound={self.bound} must be a positive number")
+        if self.bits not in (32, 64):
+            raise ValueError(f"bits={self.bits!r} must be 32 or 64")
+        if not 1 <= self.num_parties < 2 ** (self.bits - 2):
+            raise ValueError(f"num_parties={self.num_parties} must be from 1 to {2 ** (self.bits - 2) - 1}")
+
+    @property
+    def step(self) -> float:
+        """Distance between two numbers that stay different; an encoded entry is at most half of it away."""
+        # The ring has room for these halves of all parties, too.
+        room = 2.0 ** (self.bits - 1) * (1 - 2.0**-20) - self.num_parties / 2 - 1
+        return self.bound * self.num_parties / room
+
+    @property
+    def dtype(self) -> type[np.uint32] | type[np.uint64]:
+        """Type of the ring's elements."""
+        return np.uint32 if self.bits == 32 else np.uint64
+
+    def encode(self, values: npt.NDArray[np.float64]) -> Ring:
+        """Return a vector as elements of the ring."""
+        largest = float(np.abs(values).max(initial=0.0))
+        if not largest <= self.bound:  # also NaN
+            raise ValueError(
+                f"an entry of an update is {largest:.3g}, above the declared bound={self.bound:g}: raise the bound, or "
+                "put fl_lightning.uploads.Clip before"
+            )
+        return np.rint(values / self.step).astype(np.int64).astype(self.dtype)
+
+    def decode(self, total: Ring) -> npt.NDArray[np.float64]:
+        """Return a sum of encoded vectors as numbers."""
+        signed = np.int32 if self.bits == 32 else np.int64
+        return total.view(signed).astype(np.float64) * self.step
 
 
 @cache
 def library() -> SimpleNamespace:
-    """Import the parts of ``cryptography`` that are used.
-
-    Raises:
-        ImportError: With how to install it.
-    """
+    """Import the parts of ``cryptography`` that are used."""
     try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives import hashes
+        from cryptography import exceptions
+        from cryptography.hazmat.primitives import ciphers, hashes
         from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
-        from cryptography.hazmat.primitives.ciphers import Cipher, aead, algorithms, modes
+        from cryptography.hazmat.primitives.ciphers import aead
         from cryptography.hazmat.primitives.kdf import hkdf
     except ImportError:
         raise ImportError(
             "cryptography is not installed, and secure aggregation needs it: pip install 'fl-lightning[privacy]'"
         ) from None
     return SimpleNamespace(
-        hashes=hashes,
-        x25519=x25519,
-        Cipher=Cipher,
-        aead=aead,
-        algorithms=algorithms,
-        modes=modes,
-        hkdf=hkdf,
-        ed25519=ed25519,
-        InvalidSignature=InvalidSignature,
+        aead=aead, ciphers=ciphers, ed25519=ed25519, exceptions=exceptions, hashes=hashes, hkdf=hkdf, x25519=x25519
     )
 
 
 class KeyPair:
-    """A key of X25519, of which the public half is for everybody.
-
-    Args:
-        private: 32 bytes; random ones by default.
-    """
+    """A key of X25519, of which the public half is for everybody; from 32 private bytes, or random ones."""
 
     def __init__(self, private: bytes | None = None) -> None:
         key = library().x25519.X25519PrivateKey
@@ -75,8 +116,8 @@ class KeyPair:
 
 def mask(seed: bytes, size: int, dtype: npt.DTypeLike) -> Ring:
     """Return uniform elements of a ring from 32 bytes (AES-256 in counter mode), (d,)."""
-    parts = library()
-    stream = parts.Cipher(parts.algorithms.AES(seed), parts.modes.CTR(bytes(16))).encryptor()
+    ciphers = library().ciphers
+    stream = ciphers.Cipher(ciphers.algorithms.AES(seed), ciphers.modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(size * np.dtype(dtype).itemsize)), dtype=dtype)
 
 
@@ -91,13 +132,7 @@ def opened(key: bytes, message: bytes) -> dict[str, int]:
 
 
 def split(secret: int, threshold: int, holders: Sequence[int]) -> dict[int, int]:
-    """Return a share of a secret for each holder: the values of a random polynomial of degree t - 1.
-
-    Args:
-        secret: At least 0, below 2^521 - 1.
-        threshold: t, how many shares give the secret.
-        holders: Different numbers above 0.
-    """
+    """Return a share of a secret for each holder: the values of a random polynomial of degree t - 1."""
     if not 0 <= secret < PRIME:
         raise ValueError("a secret must be a number from 0 to 2^521 - 2")
     if not 1 <= threshold <= len(holders):
@@ -122,15 +157,8 @@ def recover(shares: Mapping[int, int]) -> int:
     >>> recover({1: shares[1], 3: shares[3]})
     42
     """
-    return sum(shares[holder] * factor for holder, factor in _at_zero(tuple(shares)).items()) % PRIME
-
-
-def _at_zero(points: tuple[int, ...]) -> dict[int, int]:
-    factors = {}
-    for own in points:
-        above, below = 1, 1
-        for other in points:
-            if other != own:
-                above, below = above * other % PRIME, below * (other - own) % PRIME
-        factors[own] = above * pow(below, -1, PRIME) % PRIME
-    return factors
+    total = 0
+    for holder, share in shares.items():
+        others = [other for other in shares if other != holder]
+        total += share * prod(others) * pow(prod(other - holder for other in others), -1, PRIME)
+    return total % PRIME

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fl_lightning.secure.fixed_point import FixedPoint, Ring
-from fl_lightning.secure.primitives import PRIME, KeyPair, mask, opened, recover, sealed, split
+from fl_lightning.secure.primitives import PRIME, FixedPoint, KeyPair, Ring, mask, opened, recover, sealed, split
 
 Directory = Mapping[int, tuple[bytes, bytes]]  # public keys of each participant: for masks, for sealed shares
 Secret = tuple[bytes, bytes, bytes]
@@ -32,7 +31,8 @@ class Participant:
     """
 
     def __init__(self, client: int, session: str, secret: Secret | None = None) -> None:
-        self.client, self._session = client, session
+        self.client = client
+        self._session = session
         masking, sealing, seed = secret or (None, None, None)
         self._masking, self._sealing = KeyPair(masking), KeyPair(sealing)
         self._own_seed = seed or secrets.token_bytes(32)
@@ -76,18 +76,16 @@ class Participant:
     ) -> dict[int, int]:
         """Return its shares: of the own seed of each survivor, of the masking key of each that dropped out.
 
-        Raises:
-            ValueError: If both are asked for of somebody: together they would uncover a vector.
+        Both of one participant would uncover its vector: that is refused.
         """
-        present, absent = set(survivors), set(dropped)
-        if present & absent:
+        wanted = dict.fromkeys(survivors, "seed")
+        absent = dict.fromkeys(dropped, "key")
+        if wanted.keys() & absent.keys():
             raise ValueError("the server asks for both secrets of a participant: refused")
         return {
-            sender: opened(self._seal_key(sender, directory[sender][1], sender), message)[
-                "seed" if sender in present else "key"
-            ]
-            for sender, message in inbox.items()
-            if sender in present or sender in absent
+            sender: opened(self._seal_key(sender, directory[sender][1], sender), inbox[sender])[secret]
+            for sender, secret in {**wanted, **absent}.items()
+            if sender in inbox
         }
 
 
@@ -96,9 +94,9 @@ def _add_pair(total: Ring, own: KeyPair, public: bytes, client: int, other: int,
     low, high = sorted((client, other))
     pair = mask(own.agree(public, f"{session} mask of {low} and {high}"), len(total), total.dtype)
     if client < other:
-        np.add(total, pair, out=total)
+        total += pair
     else:
-        np.subtract(total, pair, out=total)
+        total -= pair
 
 
 @dataclass(kw_only=True)
@@ -118,18 +116,13 @@ class ServerView:
         return [client for client in self.directory if client not in self.masked]
 
     def total(self) -> Ring:
-        """Return the sum of what arrived, by taking off the masks that did not cancel.
-
-        Raises:
-            ValueError: If the shares of a masking key do not give the key.
-        """
-        vectors = list(self.masked.values())
-        total = vectors[0].copy()
-        for vector in vectors[1:]:
-            np.add(total, vector, out=total)
+        """Return the sum of what arrived, by taking off the masks that did not cancel."""
+        first, *others = self.masked.values()
+        total = first.copy()
+        for vector in others:
+            total += vector
         for client in self.masked:
-            seed = self._recovered(client)
-            np.subtract(total, mask(seed, len(total), total.dtype), out=total)
+            total -= mask(self._recovered(client), len(total), total.dtype)
         for client in self.dropped:
             key = KeyPair(self._recovered(client))
             if key.public != self.directory[client][0]:
@@ -152,7 +145,7 @@ def secure_sum(
     threshold: int,
     session: str = "sum",
 ) -> tuple[npt.NDArray[np.float64] | None, ServerView]:
-    """Play all parties of one sum.
+    """Play all parties of one sum; return it, or None where too few arrived, and all that the server saw.
 
     Args:
         vectors: Of those whose upload arrives.
@@ -160,9 +153,6 @@ def secure_sum(
         ring: How numbers become whole numbers.
         threshold: How many must stay for the sum to be found.
         session: Name of the sum.
-
-    Returns:
-        The sum, or None where too few arrived; and all that the server saw.
 
     >>> vectors = {0: np.array([0.5, 1.0]), 2: np.array([0.25, -1.0])}
     >>> total, _ = secure_sum(vectors, [0, 1, 2], FixedPoint(2.0, 3), threshold=2)
@@ -194,11 +184,6 @@ def exchanged_bytes(num_participants: int, num_arrived: int, threshold: int) -> 
     With n participants, each sends its keys, gets those of all, and sends sealed shares for all, which the server hands
     on: :math:`n K + n^2 S` up, :math:`n^2 (K + S)` down. Where at least t vectors arrive, t holders get to know
     who arrived and reveal one share of each participant: :math:`t n` shares up, :math:`t n` numbers down.
-
-    Args:
-        num_participants: n, who agreed on masks.
-        num_arrived: Whose masked vector arrived.
-        threshold: t.
 
     >>> exchanged_bytes(0, 0, 2)
     (0.0, 0.0)

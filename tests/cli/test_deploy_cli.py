@@ -104,19 +104,19 @@ def test_a_node_without_flower_says_what_to_install(node, capsys, monkeypatch):
     def missing(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("fl_lightning.flower.private.version", missing)
+    monkeypatch.setattr("fl_lightning.flower.supernode.version", missing)
     assert "fl-lightning[flower]" in refused(node, capsys)
 
 
 def test_a_version_of_flower_that_was_not_tried_is_refused(node, capsys, monkeypatch):
-    monkeypatch.setattr("fl_lightning.flower.private.version", lambda name: "1.50.0")
+    monkeypatch.setattr("fl_lightning.flower.supernode.version", lambda name: "1.50.0")
     assert "flwr 1.50.0 is installed" in refused(node, capsys)
 
 
 @pytest.mark.parametrize(("more", "processes"), [([], 2), (["--stock"], 1)])
 def test_the_processes_of_a_node(more, processes, node, monkeypatch):
     started = []
-    monkeypatch.setattr("fl_lightning.flower.private.version", lambda name: "1.41.0")
+    monkeypatch.setattr("fl_lightning.flower.supernode.version", lambda name: "1.41.0")
     monkeypatch.setattr(
         "fl_lightning.cli.node.serve",
         lambda options, config, client: started.extend(commands(options, config, client, "file")),

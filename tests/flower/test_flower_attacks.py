@@ -15,8 +15,8 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from deployed import OBSERVED, config, deployed, made_grid, node_file, weights
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.flower.client_app import app, data_of
-from fl_lightning.flower.node import read_node
-from fl_lightning.flower.records import TRAIN, packed
+from fl_lightning.flower.messages import TRAIN, packed
+from fl_lightning.flower.node_settings import read_node
 from fl_lightning.flower.task import Task, read_task
 
 EVIL = 1003  # the node of client 6

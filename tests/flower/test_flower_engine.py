@@ -11,7 +11,7 @@ from flwr.app import Error, Message
 from deployed import OBSERVED, config, deployed, made_grid, simulated, weights
 from fl_lightning.config import compose as configs
 from fl_lightning.flower.client_app import app
-from fl_lightning.flower.records import EVALUATE, WHO, BadMessageError, entries, packed
+from fl_lightning.flower.messages import EVALUATE, WHO, BadMessageError, entries, packed
 
 IN_CI = ("fedacs", "scaffold", "fedstale", "powerofchoice", "os")
 

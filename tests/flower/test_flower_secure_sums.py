@@ -15,8 +15,8 @@ from flwr.app import Context, RecordDict
 from deployed import OBSERVED, config, deployed, made_grid, simulated, weights
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.flower.client_app import app, training_of
-from fl_lightning.flower.node import read_node
-from fl_lightning.flower.records import KEYS, MASKED, REVEAL, SHARES, WHO
+from fl_lightning.flower.messages import KEYS, MASKED, REVEAL, SHARES, WHO
+from fl_lightning.flower.node_settings import read_node
 from fl_lightning.secure import FixedPoint, recover
 from fl_lightning.secure.primitives import KeyPair, mask
 

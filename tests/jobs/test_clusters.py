@@ -18,7 +18,7 @@ from fl_lightning.cli.main import main
 from fl_lightning.config import compose as configs
 from fl_lightning.jobs import slurm
 from fl_lightning.jobs.jobs import Job
-from fl_lightning.jobs.ray_pool import play
+from fl_lightning.jobs.pool import play
 from fl_lightning.jobs.worker import read_job
 from stored_runs import content_of
 

@@ -17,13 +17,15 @@ LOSS, GRADIENT = "query.loss", "query.gradient"
 KEYS, SHARES = "query.keys", "query.shares"  # of a secure sum
 MASKED, REVEAL = "train.masked", "query.reveal"
 _VALUES, _ARRAYS = "values", "arrays"
-_MOST_METRICS, _COLUMN = 50, re.compile(r"[\w./ -]{1,100}")
+_MOST_METRICS = 50
+_COLUMN = re.compile(r"[\w./ -]{1,100}")  # a metric's name
 _LONGEST_ENTRY = 4096  # bytes; a sealed share has some 400
 _LONGEST_ERROR = 300
 _HEADER_BYTES = 4096  # more than numpy ever writes before the numbers
 
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 Values = Mapping[str, Value]
+Content = tuple[Values, Mapping[str, torch.Tensor]]  # of a message
 Found = TypeVar("Found")
 Written = dict[int, tuple[torch.Tensor, Array]]  # by identity; the tensor is kept, or another could get its identity
 
@@ -36,30 +38,21 @@ class BadMessageError(ValueError):
 class Reply:
     """What a client sends back, checked for its form."""
 
-    client: int
     num_steps: int
     loss: float
     tensors: tuple[torch.Tensor, ...]
 
 
 def packed(
-    values: Values,
-    tensors: Mapping[str, torch.Tensor] | None = None,
-    written: Written | None = None,
+    values: Values, tensors: Mapping[str, torch.Tensor] | None = None, written: Written | None = None
 ) -> RecordDict:
-    """Return the content of a message.
+    """Return the content of a message; tensors go as bytes, because numpy does not know all types that torch has.
 
-    Tensors go as bytes, because numpy does not know all types that torch has.
-
-    Args:
-        values: Numbers, texts, bytes, or lists of them.
-        tensors: By name.
-        written: Tensors that earlier messages had, where messages share some: a model that a hundred clients get is
-            written and hashed once.
+    ``written`` has the tensors of earlier messages: a model that a hundred clients get is written and hashed once.
     """
     content = RecordDict({_VALUES: ConfigRecord(dict(values))})
     known: Written = {} if written is None else written
-    if tensors is not None:
+    if tensors:
         for tensor in tensors.values():
             if id(tensor) not in known:
                 known[id(tensor)] = (tensor, Array(_bytes(tensor)))
@@ -74,11 +67,7 @@ def _bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
 
 
 def value(message: Message, name: str, kind: type[Found]) -> Found:
-    """Return one of the values of a message.
-
-    Raises:
-        BadMessageError: If it is missing or of another type.
-    """
+    """Return one of the values of a message."""
     found = _part(message, _VALUES, ConfigRecord).get(name)
     if type(found) is not kind:  # a bool is no int
         raise BadMessageError(f"{name} is a {type(found).__name__} instead of a {kind.__name__}")
@@ -86,11 +75,7 @@ def value(message: Message, name: str, kind: type[Found]) -> Found:
 
 
 def entries(message: Message, name: str, kind: type[Found], length: int | None = None) -> list[Found]:
-    """Return a list of values of a message.
-
-    Raises:
-        BadMessageError: If it is missing, of another length, or of other types.
-    """
+    """Return a list of values of a message."""
     found = value(message, name, list)
     if any(type(entry) is not kind for entry in found) or (length is not None and len(found) != length):
         raise BadMessageError(f"{name} is not a list of {'' if length is None else f'{length} '}{kind.__name__}")
@@ -108,9 +93,6 @@ def tensor(message: Message, name: str, like: torch.Tensor) -> torch.Tensor:
     """Return one of the tensors of a message, with the shape, type and device of another one.
 
     The length is compared before anything is read, so a huge array costs no second copy.
-
-    Raises:
-        BadMessageError: If it is missing or of another size.
     """
     found = _part(message, _ARRAYS, ArrayRecord).get(name)
     wanted = like.numel() * like.element_size()
@@ -136,53 +118,27 @@ def _part(message: Message, name: str, kind: type[Found]) -> Found:
     return part
 
 
-def error_text(message: Message) -> str:
-    """Return what a node says went wrong, short and on one line: it ends up in the server's log."""
-    words = " ".join(str(message.error.reason)[: 10 * _LONGEST_ERROR].split())
-    return "".join(letter for letter in words if letter.isprintable())[:_LONGEST_ERROR]
-
-
-def read_sender(message: Message, client: int) -> None:
-    """Check that a message is an answer, and that it is this client's.
-
-    Raises:
-        BadMessageError: If the reply is an error, or of another client.
-    """
+def read_sender(message: Message) -> int:
+    """Return who answers; an error is no answer."""
     if message.has_error():
-        raise BadMessageError(f"answers with an error: {error_text(message)}")
-    sender = value(message, "client", int)
-    if sender != client:
-        raise BadMessageError(f"answers as client {sender}")
+        words = " ".join(str(message.error.reason)[: 10 * _LONGEST_ERROR].split())  # they end up in the server's log
+        text = "".join(letter for letter in words if letter.isprintable())[:_LONGEST_ERROR]
+        raise BadMessageError(f"answers with an error: {text}")
+    return value(message, "client", int)
 
 
-def read_reply(message: Message, client: int, likes: Mapping[str, torch.Tensor]) -> Reply:
-    """Return the reply of a client.
-
-    Args:
-        message: From a node.
-        client: Who should have sent it.
-        likes: For each tensor that is wanted, one of its shape and type.
-
-    Raises:
-        BadMessageError: If the reply is an error, of another client, or of another form.
-    """
-    read_sender(message, client)
+def read_reply(message: Message, likes: Mapping[str, torch.Tensor]) -> Reply:
+    """Return the reply of a client; ``likes`` has, for each tensor that is wanted, one of its shape and type."""
     loss = value(message, "loss", float)
     return Reply(
-        client=client,
         num_steps=value(message, "num_steps", int),
         loss=loss if math.isfinite(loss) else math.nan,
         tensors=tuple(tensor(message, name, like) for name, like in likes.items()),
     )
 
 
-def read_metrics(message: Message, client: int) -> dict[str, float]:
-    """Return the metrics that a client sends.
-
-    Raises:
-        BadMessageError: If there are too many, or names that could not be those of columns.
-    """
-    read_sender(message, client)
+def read_metrics(message: Message) -> dict[str, float]:
+    """Return the metrics that a client sends, unless they are too many or could not be columns."""
     names = entries(message, "names", str)
     if len(names) > _MOST_METRICS or not all(_COLUMN.fullmatch(name) for name in names):
         raise BadMessageError("sends metrics whose names are no names of columns")

@@ -13,9 +13,9 @@ from flwr.app import Context, RecordDict
 from deployed import OBSERVED, config, deployed, made_grid
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.flower.client_app import app
-from fl_lightning.flower.membership import check_members, claim_round, public_identity, signature, state_folder
-from fl_lightning.flower.node import Members, Node
-from fl_lightning.flower.records import KEYS, MASKED, SHARES, BadMessageError
+from fl_lightning.flower.messages import KEYS, MASKED, SHARES, BadMessageError
+from fl_lightning.flower.node_settings import Members, Node
+from fl_lightning.flower.secure_client import check_members, claim_round, public_identity, signature, state_folder
 from fl_lightning.secure import Participant
 
 

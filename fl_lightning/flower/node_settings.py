@@ -1,7 +1,7 @@
 """What a node decides itself: its data, whom it trusts, and how much it works. Imports nothing heavy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +12,14 @@ from fl_lightning.config.compose import ConfigError
 from fl_lightning.theory.checks import one_of
 
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
-_SUMS = ("only_sums", "min_threshold", "identity", "members", "state")
-_KEYS = ("steps", "max_steps", "threads", "accelerator", *_SUMS, "trust")
-_MAX_STEPS = 100_000
+
+
+class Members(dict[int, str]):
+    """Public keys in base 16 by client; as a part of a frozen record it has a hash."""
+
+    @override
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted(self.items())))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +32,13 @@ class Node:
     config: str  # the file, or a shipped one by name
     client: int  # this node's number in the federation
     steps: int | None = None  # T that it does whatever it is asked for, if the server allows; None: what it is asked
-    max_steps: int = _MAX_STEPS  # no task of more is accepted
+    max_steps: int = 100_000  # no task of more is accepted
     threads: int | None = None
     accelerator: Accelerator = "auto"
     only_sums: bool = False  # answer with what goes into a secure sum, and with no update of its own
     min_threshold: int | None = None  # of a secure sum that it takes part in; None: above half of the members
     identity: str | None = None  # file of the node's own key, which signs what it sends in a sum; made at first use
-    members: "Members | None" = None  # public keys of those with whom it makes sums; None: whom the server names
+    members: Members | None = None  # public keys of those with whom it makes sums; None: whom the server names
     state: str | None = None  # folder in which it remembers what it answered; None: one of this user
     trust: tuple[str, ...] = ()  # packages whose classes a server may name
 
@@ -54,25 +59,7 @@ class Node:
         one_of("accelerator", self.accelerator, Accelerator)
 
 
-class Members(dict[int, str]):
-    """Public keys in base 16 by client; as a part of a frozen record it has a hash."""
-
-    @override
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(sorted(self.items())))
-
-
-def _members(given: object) -> Members | None:
-    """Return the keys of a node's file.
-
-    Raises:
-        ConfigError: If it is no table of numbers and keys.
-    """
-    if given is None:
-        return None
-    if not isinstance(given, dict) or not all(type(k) is int and isinstance(v, str) for k, v in given.items()):
-        raise ConfigError("members of the node must be a table: the number of each client, and its public key as text")
-    return Members(given)
+_KEYS = tuple(field.name for field in fields(Node) if field.name not in ("config", "client"))
 
 
 def merged_config(config: str) -> dict[str, Any]:
@@ -86,12 +73,8 @@ def merged_config(config: str) -> dict[str, Any]:
 def read_node(node_config: Mapping[str, object]) -> Node:
     """Return the settings of a node from what its SuperNode was started with.
 
-    Args:
-        node_config: ``config`` names the file; ``client`` is the number, unless the file gives it; ``trust`` are
-            packages, separated by commas.
-
-    Raises:
-        ConfigError: If something is missing or unknown.
+    There, ``config`` names the file; ``client`` is the number, unless the file gives it; ``trust`` are packages,
+    separated by commas.
     """
     config = node_config.get("config")
     if not isinstance(config, str) or not config:
@@ -106,6 +89,12 @@ def read_node(node_config: Mapping[str, object]) -> Node:
     if not isinstance(trust, list) or not all(isinstance(each, str) for each in trust):
         raise ConfigError(f"node.trust={trust!r} in {config} must be a list of packages")
     given = [package for package in str(node_config.get("trust", "")).split(",") if package]
-    settings = {key: own[key] for key in _KEYS if key in own and key not in ("trust", "members")}
-    settings["members"] = _members(own.get("members"))
+    settings = {key: own[key] for key in _KEYS if key in own and key != "trust"}
+    members = own.get("members")
+    if members is not None:
+        if not isinstance(members, dict) or not all(type(k) is int and isinstance(v, str) for k, v in members.items()):
+            raise ConfigError(
+                "members of the node must be a table: the number of each client, and its public key as text"
+            )
+        settings["members"] = Members(members)
     return Node(config=str(Path(config)), client=client, trust=(*trust, *given), **settings)
