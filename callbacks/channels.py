@@ -9,7 +9,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks.base import RoundCallback, global_seed
+from fl_lightning.callbacks.rounds import RoundCallback, global_seed
 from fl_lightning.parts.bases import Channel
 from fl_lightning.parts.checking import one_of
 from fl_lightning.seeding import Purpose, generator

@@ -12,10 +12,8 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from fl_lightning.callbacks.base import RoundCallback
-from fl_lightning.callbacks.client_table import write_client_table
-from fl_lightning.callbacks.metrics_file import MetricsFile
-from fl_lightning.callbacks.uncovered import Uncovered, without_uncovered
+from fl_lightning.callbacks.rounds import RoundCallback
+from fl_lightning.callbacks.run_files import MetricsFile, Uncovered, without_uncovered, write_client_table
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode, averaged_name
 from fl_lightning.output import write_durably

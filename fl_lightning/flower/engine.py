@@ -28,7 +28,7 @@ from fl_lightning.flower.task import Task
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import PLAIN, Engine, Federation, Handout
 from fl_lightning.solvers import Solver
-from fl_lightning.system.deliveries import Delivery
+from fl_lightning.system.traces import Delivery
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
 

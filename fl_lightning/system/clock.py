@@ -13,8 +13,7 @@ from fl_lightning.parts.traits import Asks
 from fl_lightning.seeding import Purpose
 from fl_lightning.system.availability import AvailabilityTrace, DayNight, OnOff, uniforms
 from fl_lightning.system.costs import SCALAR_BYTES, Traffic
-from fl_lightning.system.pace import Pace, read_pace
-from fl_lightning.system.values import Values, client_values
+from fl_lightning.system.pace import Pace, Values, client_values, read_pace
 from fl_lightning.types import Arrivals, Cohort, Conditions, IntVector, Profiles, RoundCosts, RoundPlan, Vector
 
 _HOPELESS = 0.99  # probability of missing the deadline from which on a client is not drawn

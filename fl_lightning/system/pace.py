@@ -1,12 +1,116 @@
-"""Pace: how fast all clients compute and send in a round."""
+"""How fast clients are: one number for each of them from what a user writes, and all of them in a round."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fl_lightning.system.traces import Column, read_trace
+from fl_lightning.system.traces import Column, read_numbers, read_trace
 from fl_lightning.types import IntVector, Vector
+
+
+@dataclass(frozen=True)
+class Between:
+    """Values drawn evenly between two bounds, once for each client.
+
+    Args:
+        low: The lowest value.
+        high: The highest value.
+    """
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """Values spread log-normally, once for each client: ``median * exp(sigma * normal)``.
+
+    Args:
+        median: Half of the clients are above it.
+        sigma: Standard deviation of the logarithm; 0.5 makes the slowest tenth about twice as slow as the median.
+    """
+
+    median: float
+    sigma: float
+
+
+@dataclass(frozen=True)
+class Share:
+    """A group of clients in the order of their numbers.
+
+    Args:
+        share: Fraction of all clients that belong to it.
+        value: Of each of them, or the lowest and the highest value.
+    """
+
+    share: float
+    value: float | tuple[float, float]
+
+
+Values = float | list[float] | list[Share] | Between | LogNormal | str
+
+
+def client_values(name: str, values: Values, uniforms: Vector, order: Vector | None = None) -> Vector:
+    """Return one value for each client, (M,).
+
+    Args:
+        name: Of the argument, for errors.
+        values: What the user wrote; a text is a file of numbers.
+        uniforms: A number in [0, 1) for each client, from which ranges and spreads are drawn, (M,).
+        order: Where given, drawn values are dealt out by it: the client with the largest entry gets the largest.
+
+    >>> client_values("latency", [Share(0.5, 2.0), Share(0.5, 1.0)], np.array([0.1, 0.9, 0.5, 0.2])).tolist()
+    [2.0, 2.0, 1.0, 1.0]
+    >>> client_values("latency", Between(1.0, 3.0), np.array([0.0, 0.5]), order=np.array([7.0, 5.0])).tolist()
+    [2.0, 1.0]
+    """
+    num_clients = len(uniforms)
+    if isinstance(values, Between):
+        return _dealt(_between(name, values.low, values.high, uniforms), order)
+    if isinstance(values, LogNormal):
+        if not (values.median > 0 and 0 <= values.sigma < float("inf")):
+            raise ValueError(f"{name}: median={values.median} must be above 0 and sigma={values.sigma} at least 0")
+        from scipy.special import ndtri
+
+        return _dealt(values.median * np.exp(values.sigma * ndtri(uniforms * (1 - 2e-12) + 1e-12)), order)
+    given = read_numbers(values).tolist() if isinstance(values, str) else values
+    if not isinstance(given, (list, tuple)):
+        return np.full(num_clients, float(given))
+    groups = [group for group in given if isinstance(group, Share)]
+    if groups:
+        return _of_groups(name, groups, uniforms)
+    if len(given) != num_clients:
+        raise ValueError(f"{name} has {len(given)} values, but there are {num_clients} clients: give one for each")
+    return np.asarray(given, dtype=np.float64)
+
+
+def _between(name: str, low: float, high: float, uniforms: Vector) -> Vector:
+    if not low <= high:
+        raise ValueError(f"{name}: low={low} must not be above high={high}")
+    return np.asarray(low + (high - low) * uniforms, dtype=np.float64)
+
+
+def _dealt(drawn: Vector, order: Vector | None) -> Vector:
+    if order is None:
+        return drawn
+    dealt = np.empty_like(drawn)
+    dealt[np.argsort(order, kind="stable")] = np.sort(drawn)
+    return dealt
+
+
+def _of_groups(name: str, groups: list[Share], uniforms: Vector) -> Vector:
+    shares = np.array([group.share for group in groups])
+    if not (shares > 0).all() or abs(shares.sum() - 1) > 1e-6:
+        raise ValueError(f"{name}: the shares {shares.tolist()} must be positive and add up to 1")
+    ends = np.rint(np.cumsum([0, *shares]) * len(uniforms)).astype(int).tolist()
+    ends[-1] = len(uniforms)
+    values = np.empty(len(uniforms))
+    for group, members in zip(groups, map(slice, ends, ends[1:]), strict=True):
+        low, high = group.value if isinstance(group.value, (tuple, list)) else (group.value, group.value)
+        values[members] = _between(name, low, high, uniforms[members])
+    return values
+
 
 _COLUMNS = (
     Column("seconds_per_step"),
