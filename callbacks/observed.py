@@ -12,7 +12,7 @@ from fl_lightning.output import write_durably
 from fl_lightning.parts.bases import Channel, Schedule
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.traits import ScheduleTraits
-from fl_lightning.system.traces import FILE, Answers, as_table, read_deliveries
+from fl_lightning.system.traces import DELIVERIES, Answers, as_table, read_deliveries
 from fl_lightning.types import Conditions, IntVector, RoundPlan, RoundResult, Vector
 from fl_lightning.uploads.hidden import sampling_name
 
@@ -131,7 +131,7 @@ class DeliveryRecorder(RoundCallback):
     not_in_trainer = "it records the answers of other machines; use no recorder"
 
     def __init__(self, run_dir: str) -> None:
-        self.path = Path(run_dir) / FILE
+        self.path = Path(run_dir) / DELIVERIES
 
     def on_federation_start(self, loop: FederatedLoop) -> None:
         """Start a new file, or cut an earlier one back to the round that is resumed."""

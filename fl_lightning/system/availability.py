@@ -1,7 +1,5 @@
 """Who can be drawn at all: a schedule of its own, the same for every algorithm under one seed."""
 
-from typing import Protocol
-
 import numpy as np
 
 from fl_lightning.seeding import Purpose, client_keys
@@ -9,25 +7,10 @@ from fl_lightning.system.traces import read_flags
 from fl_lightning.types import BoolVector, IntVector, Vector
 
 
-class Availability(Protocol):
-    """Decides who can be drawn in a round."""
-
-    def __call__(self, num_clients: int, round_index: int, seed: int) -> BoolVector:
-        """Return whether each client can be drawn, (M,); at least one can."""
-
-    def rates(self, num_clients: int) -> Vector:
-        """Return in which share of the rounds each client can be drawn, (M,)."""
-
-
 def uniforms(seed: int, purpose: Purpose, round_index: int, clients: int | IntVector, size: int = 1) -> Vector:
     """Return numbers in [0, 1) that are a function of (seed, purpose, round, client), (n, size).
 
-    Args:
-        seed: Of the run.
-        purpose: What the numbers are for.
-        round_index: Of the round.
-        clients: How many clients there are, or which of them are wanted.
-        size: Numbers of each client.
+    ``clients`` is how many there are, or which of them are wanted.
 
     >>> uniforms(0, Purpose.AVAILABILITY, 1, 3).shape
     (3, 1)

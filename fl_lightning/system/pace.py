@@ -1,12 +1,14 @@
-"""How fast clients are: one number for each of them from what a user writes, and all of them in a round."""
+"""How fast clients are, from what a user writes or a trace has, and how large the messages are that they send."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from fl_lightning.aggregators import Aggregator
 from fl_lightning.system.traces import Column, read_numbers, read_trace
-from fl_lightning.types import IntVector, Vector
+from fl_lightning.types import IntVector, ModelState, Vector
+from fl_lightning.uploads import Uploads
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,10 @@ Values = float | list[float] | list[Share] | Between | LogNormal | str
 
 
 def client_values(name: str, values: Values, uniforms: Vector, order: Vector | None = None) -> Vector:
-    """Return one value for each client, (M,).
+    """Return one value for each client, (M,); a text is a file of numbers.
 
-    Args:
-        name: Of the argument, for errors.
-        values: What the user wrote; a text is a file of numbers.
-        uniforms: A number in [0, 1) for each client, from which ranges and spreads are drawn, (M,).
-        order: Where given, drawn values are dealt out by it: the client with the largest entry gets the largest.
+    Ranges and spreads are drawn from ``uniforms`` and, where an ``order`` is given, dealt out by it: the client with
+    the largest entry gets the largest.
 
     >>> client_values("latency", [Share(0.5, 2.0), Share(0.5, 1.0)], np.array([0.1, 0.9, 0.5, 0.2])).tolist()
     [2.0, 2.0, 1.0, 1.0]
@@ -71,9 +70,7 @@ def client_values(name: str, values: Values, uniforms: Vector, order: Vector | N
     if isinstance(values, LogNormal):
         if not (values.median > 0 and 0 <= values.sigma < float("inf")):
             raise ValueError(f"{name}: median={values.median} must be above 0 and sigma={values.sigma} at least 0")
-        from scipy.special import ndtri
-
-        return _dealt(values.median * np.exp(values.sigma * ndtri(uniforms * (1 - 2e-12) + 1e-12)), order)
+        return _dealt(values.median * np.exp(values.sigma * normal(uniforms)), order)
     given = read_numbers(values).tolist() if isinstance(values, str) else values
     if not isinstance(given, (list, tuple)):
         return np.full(num_clients, float(given))
@@ -83,6 +80,13 @@ def client_values(name: str, values: Values, uniforms: Vector, order: Vector | N
     if len(given) != num_clients:
         raise ValueError(f"{name} has {len(given)} values, but there are {num_clients} clients: give one for each")
     return np.asarray(given, dtype=np.float64)
+
+
+def normal(uniforms: Vector) -> Vector:
+    """Return standard normal numbers made of uniform ones."""
+    from scipy.special import ndtri
+
+    return np.asarray(ndtri(uniforms * (1 - 2e-12) + 1e-12), dtype=np.float64)
 
 
 def _between(name: str, low: float, high: float, uniforms: Vector) -> Vector:
@@ -159,3 +163,41 @@ def read_pace(path: Path) -> list[Pace]:
     for index, pace in enumerate(paces, start=1):
         pace.check(f"trace file {path}, round {index}")
     return paces
+
+
+SCALAR_BYTES = 4  # of a loss or a norm that a client answers with
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """How large messages are."""
+
+    download: float = 0.0  # bytes that a client gets before it trains
+    upload: float = 0.0  # bytes that a client sends back
+    model: float = 0.0  # bytes of the model, which a client that is only asked something gets
+
+    def total(self, sent: IntVector, got: IntVector, asked: IntVector, answer_bytes: float) -> tuple[float, float]:
+        """Return the bytes up and down of a round, given who uploads, who downloads and who answered a question.
+
+        >>> traffic = Traffic(download=80.0, upload=10.0, model=40.0)
+        >>> traffic.total(np.array([1]), np.array([1, 2]), np.array([2, 3]), answer_bytes=8.0)
+        (18.0, 200.0)
+        """
+        num_only_asked = len(np.setdiff1d(asked, got)) if len(asked) else 0  # mostly nobody is asked
+        return self.upload * len(sent) + answer_bytes, self.download * len(got) + self.model * num_only_asked
+
+
+def message_sizes(state: ModelState, num_local: tuple[int, int], aggregator: Aggregator, uploads: Uploads) -> Traffic:
+    """Return the sizes of messages: without what stays at the clients or is frozen, with what an algorithm adds.
+
+    ``num_local`` is how many weights and how many buffer values stay at the clients.
+    """
+    weights = len(state.weights) - num_local[0]
+    buffers = len(state.buffers) - num_local[1]
+    size = state.weights.element_size()
+    buffer_bytes = float(buffers * state.buffers.element_size())
+    return Traffic(
+        download=aggregator.traits.num_downloaded * weights * size + buffer_bytes,
+        upload=aggregator.upload_bytes(weights, uploads.num_bytes(weights, size)) + buffer_bytes,
+        model=weights * size + buffer_bytes,
+    )

@@ -75,10 +75,6 @@ def read_trace(path: str | Path, columns: Sequence[Column], wanted: str, every_r
         columns: What it must have besides.
         wanted: These columns in words, for errors.
         every_round: Whether the round must be named; otherwise a file without rounds has one.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is not such a table, or does not have each client once in each round.
     """
     spot = (Column("round", whole, None if every_round else 1), Column("client", whole))
     try:
@@ -118,12 +114,7 @@ def _rows(path: Path) -> list[Row]:
 
 
 def read_numbers(path: str | Path) -> Vector:
-    """Return the numbers of a file: CSV or text with one per line, a JSON list, or a one-dimensional ``.npy`` array.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it holds something else than finite numbers.
-    """
+    """Return the numbers of a file: CSV or text with one per line, a JSON list, or a one-dimensional ``.npy`` array."""
     path = Path(path)
     if path.suffix not in KINDS:
         raise ValueError(f"{path} must be a file of numbers: {', '.join(KINDS)}")
@@ -146,7 +137,7 @@ def read_numbers(path: str | Path) -> Vector:
     return values.astype(np.float64)
 
 
-FILE = "deliveries.csv"  # in the folder of a run
+DELIVERIES = "deliveries.csv"  # in the folder of a run
 _LARGEST = 1_000_000_000  # bytes
 
 
@@ -186,24 +177,17 @@ def as_table(deliveries: Iterable[Delivery], header: bool = True) -> str:
 
 
 def read_deliveries(path: Path, last_round: int | None = None) -> list[Delivery]:
-    """Return the deliveries in a file, up to a round.
-
-    Raises:
-        ValueError: If it is not such a file.
-    """
+    """Return the deliveries in a file, up to a round."""
     try:
         with io.TextIOWrapper(open_plain(path, _LARGEST), newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            found = [_delivery([int(row[name]) for name in _COLUMNS]) for row in rows]
+            rows = [[int(row[name]) for name in _COLUMNS] for row in csv.DictReader(file)]
+        found = [_delivery(*row) for row in rows]
     except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise ValueError(f"{path} is not a table with columns {', '.join(_COLUMNS)}: {error!r}") from None
     return [delivery for delivery in found if last_round is None or delivery.round_index <= last_round]
 
 
-def _delivery(values: Sequence[int]) -> Delivery:
-    round_index, question, client, arrived, num_steps = values
-    if round_index < 1 or question < 0 or client < 0 or arrived not in (0, 1) or num_steps < 0:
-        raise ValueError(f"a row {list(values)} is out of range")
-    return Delivery(
-        round_index=round_index, question=question, client=client, arrived=bool(arrived), num_steps=num_steps
-    )
+def _delivery(index: int, question: int, client: int, arrived: int, num_steps: int) -> Delivery:
+    if index < 1 or min(question, client, num_steps) < 0 or arrived not in (0, 1):
+        raise ValueError(f"a row {[index, question, client, arrived, num_steps]} is out of range")
+    return Delivery(round_index=index, question=question, client=client, arrived=bool(arrived), num_steps=num_steps)
