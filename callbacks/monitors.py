@@ -56,28 +56,26 @@ class RoundProgress(RoundCallback):
         """Move the bar."""
         if loop.fabric.global_rank:
             return
-        shown = self._shown(result.metrics, self.monitor or loop.monitor)
+        names = dict.fromkeys((self.monitor or loop.monitor, "train_loss"))
+        values = {name.replace("_", " "): result.metrics.get(name, math.nan) for name in names}
+        shown = "  ".join(f"{name} {value:.3f}" for name, value in values.items() if not math.isnan(value))
         if self._bar is not None:
             self._bar.update(self._task, completed=loop.round_index, description=shown)
         elif loop.round_index % self._every == 0 or loop.round_index in (1, loop.rounds):
             self._console.print(f"round {loop.round_index}/{loop.rounds}  {shown}", highlight=False)
 
-    def _shown(self, row: dict[str, float], monitor: str) -> str:
-        names = dict.fromkeys((monitor, "train_loss"))
-        parts = [(name.replace("_", " "), row.get(name)) for name in names]
-        return "  ".join(f"{name} {value:.3f}" for name, value in parts if value is not None and not math.isnan(value))
-
-    def on_federation_end(self, loop: FederatedLoop) -> None:
-        """Close the bar."""
-        self.close()
-
-    on_federation_pause = on_federation_end
-
-    def close(self) -> None:
+    def close(self, loop: FederatedLoop | None = None) -> None:
         """Close the bar, also when a run ends early."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    on_federation_end = on_federation_pause = close
+
+
+def reaches(value: float, target: float | None, mode: Mode) -> bool:
+    """Whether a metric is at the target or beyond; without a target it never is."""
+    return target is not None and (value <= target if mode == "min" else value >= target)
 
 
 class StopAtTarget(Callback):
@@ -98,9 +96,6 @@ class StopAtTarget(Callback):
         self.target = target
         self.monitor, self.mode = monitor, mode
 
-    def _reached(self, value: float, mode: Mode) -> bool:
-        return value <= self.target if mode == "min" else value >= self.target
-
     def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Ask the loop to stop once the target is reached."""
         monitor = self.monitor or loop.monitor
@@ -109,13 +104,13 @@ class StopAtTarget(Callback):
             raise ValueError(
                 f"StopAtTarget(monitor={monitor!r}) finds no such metric: use one of {', '.join(result.metrics)}"
             )
-        if value is not None and self._reached(value, self.mode or loop.mode):
+        if value is not None and reaches(value, self.target, self.mode or loop.mode):
             loop.should_stop = True
 
     @override
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         value = trainer.callback_metrics.get(self.monitor or MONITOR)
-        if value is not None and not trainer.sanity_checking and self._reached(float(value), self.mode or "max"):
+        if value is not None and not trainer.sanity_checking and reaches(float(value), self.target, self.mode or "max"):
             trainer.should_stop = True
 
 
@@ -156,15 +151,13 @@ class ComputationTime(Remembers, Callback):
         if costs is None:
             raise ValueError("ComputationTime needs the costs of a round: run it in fl_lightning.FederatedLoop")
         if self.seconds_per_step is not None:
-            costs = self._at_own_pace(result.plan, costs)
+            plan = result.plan
+            num_steps = np.where(plan.cohort.counts > 0, plan.profiles.num_steps, 0)
+            seconds = num_steps * np.asarray(self.seconds_per_step, dtype=np.float64)
+            asking = plan.probed_steps * float(np.mean(self.seconds_per_step))
+            round_time = float(seconds.max()) + asking / len(num_steps)
+            costs = replace(costs, computation_time=float(seconds.sum()) + asking, round_time=round_time)
         return self._columns(costs, result.training_seconds)
-
-    def _at_own_pace(self, plan: RoundPlan, costs: RoundCosts) -> RoundCosts:
-        num_steps = np.where(plan.cohort.counts > 0, plan.profiles.num_steps, 0)
-        seconds = num_steps * np.asarray(self.seconds_per_step, dtype=np.float64)
-        asking = plan.probed_steps * float(np.mean(self.seconds_per_step))  # type: ignore[arg-type]
-        round_time = float(seconds.max()) + asking / len(num_steps)
-        return replace(costs, computation_time=float(seconds.sum()) + asking, round_time=round_time)
 
     def _columns(self, costs: RoundCosts, training_seconds: float) -> dict[str, float]:
         self.spent.add(costs)

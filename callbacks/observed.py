@@ -97,11 +97,7 @@ class Observed(RoundCallback, Channel):
     not_in_trainer = "it waits for the uploads of other machines; use ChannelFailures"
 
     def on_federation_start(self, loop: FederatedLoop) -> None:
-        """Refuse parts that need what a lost client did.
-
-        Raises:
-            ValueError: If sampler or aggregator would use updates that never arrive.
-        """
+        """Refuse parts that need what a lost client did."""
         aggregator, sampling = loop.algorithm.aggregator, loop.algorithm.sampling
         if aggregator.traits.needs_lost_updates:
             raise ValueError(

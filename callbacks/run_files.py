@@ -51,15 +51,10 @@ class MetricsFile(Remembers):
         self._wanted = wanted
 
     def start(self, num_rounds: int) -> None:
-        """Begin a new file, or cut an earlier one back to its first rounds.
-
-        Raises:
-            ValueError: If the earlier file does not have these rounds.
-        """
-        rows = self._first_rounds(num_rounds) if num_rounds else []
+        """Begin a new file, or cut an earlier one back to its first rounds."""
         if not num_rounds:
             self.columns = list(self._first_columns)
-        self._write(rows)
+        self._write(self._first_rounds(num_rounds) if num_rounds else [])
 
     def _first_rounds(self, num_rounds: int) -> list[list[str]]:
         """Return the rows before a checkpoint as they were written then; leave out columns that came later."""
@@ -76,13 +71,14 @@ class MetricsFile(Remembers):
         if header[:width] != self.columns:
             pairs = zip_longest(header[:width], self.columns)
             number = next(place for place, (here, there) in enumerate(pairs) if here != there)
-            found = repr(header[number]) if number < len(header) else "missing"
+            name = repr(header[number]) if number < len(header) else "missing"
             raise ValueError(
-                f"{self.path} was changed: its column {number + 1} is {found}, but was {self.columns[number]!r} "
+                f"{self.path} was changed: its column {number + 1} is {name}, but was {self.columns[number]!r} "
                 f"when the checkpoint was saved: {again}"
             )
         first = [row[:width] for row in rows]
-        if any(any(row[width:]) for row in rows) or _digest([self.columns, *first]) != wanted:
+        found = hashlib.sha256(_lines([self.columns, *first])).hexdigest()
+        if found != wanted or any(any(row[width:]) for row in rows):
             raise ValueError(f"{self.path} was changed: its first {num_rounds} rounds are not what they were: {again}")
         return first
 
@@ -129,11 +125,7 @@ class MetricsFile(Remembers):
         self._hash = hashlib.sha256(content)
 
 
-def _digest(rows: list[list[str]]) -> str:
-    return hashlib.sha256(_lines(rows)).hexdigest()
-
-
-def _lines(rows: list[list[str]]) -> bytes:
+def _lines(rows: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO()
     csv.writer(text).writerows(rows)
     return text.getvalue().encode()
@@ -154,10 +146,6 @@ def write_client_table(path: Path, columns: Mapping[str, npt.ArrayLike]) -> None
 
     With groups, quantiles of each column over all clients go to ``clients_quantiles.csv``, and where pyarrow is
     installed the row of each client to ``clients.parquet``.
-
-    Args:
-        path: The CSV file; the others come beside it.
-        columns: The table, without the clients' numbers.
     """
     table = {name: np.asarray(values) for name, values in columns.items()}
     num_clients = len(next(iter(table.values())))
@@ -187,11 +175,7 @@ def grouped(table: Mapping[str, Column], num_groups: int) -> dict[str, Column]:
 
 
 def _csv(columns: Mapping[str, Iterable[object]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue().encode()
+    return _lines([columns, *zip(*columns.values(), strict=True)])
 
 
 def _parquet(columns: Mapping[str, Column]) -> bytes:
@@ -209,11 +193,7 @@ _OF_DRAWS = ("draws", "deliveries")
 
 
 class Uncovered:
-    """The files of a private run that are not for others: its key, and what its epsilon leaves out.
-
-    Args:
-        run_dir: The folder.
-    """
+    """The files of a private run that are not for others: its key, and what its epsilon leaves out."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir

@@ -1,7 +1,7 @@
 """HeterogeneitySchedule: T and q of every client in every round; q also from where clients are in a radio cell."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.traits import ScheduleTraits
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.system.availability import uniforms
+from fl_lightning.system.pace import bounds, members
 from fl_lightning.system.traces import Column, read_numbers, read_trace, whole
 from fl_lightning.types import Conditions, IntVector, Vector
 
@@ -144,7 +145,6 @@ class Group:
 Steps = int | list[int] | Ramp | str
 Rates = float | list[float] | Ramp | str
 Unit = Literal["iterations", "epochs"]
-Number = TypeVar("Number", int, float)
 
 
 class HeterogeneitySchedule(Callback, Schedule):
@@ -234,19 +234,14 @@ class HeterogeneitySchedule(Callback, Schedule):
             trainer.val_check_batch = max(1, int(num_batches * trainer.val_check_interval))
 
 
-def _bounds(value: Number | tuple[Number, Number]) -> tuple[Number, Number]:
-    low, high = value if isinstance(value, (tuple, list)) else (value, value)
-    return low, high
-
-
 def _checked_group(group: Group) -> Group:
     if not 0 < group.share <= 1:
         raise ValueError(f"a group's share={group.share} must be in (0, 1]")
     for name, value in (("num_steps", group.num_steps), ("failure_rates", group.failure_rates)):
-        low, high = _bounds(value)
+        low, high = bounds(value)
         if not low <= high:
             raise ValueError(f"a group's {name}={value} must go from a lower to a higher value")
-    _check_values(np.array(_bounds(group.num_steps)), np.array(_bounds(group.failure_rates), dtype=np.float64))
+    _check_values(np.array(bounds(group.num_steps)), np.array(bounds(group.failure_rates), dtype=np.float64))
     return group
 
 
@@ -254,18 +249,17 @@ def _draw_groups(groups: list[Group], num_clients: int, rng: np.random.Generator
     shares = np.array([group.share for group in groups])
     if abs(shares.sum() - 1) > 1e-6:
         raise ValueError(f"the shares of the groups must add up to 1, but add up to {shares.sum():g}")
-    ends = np.rint(np.cumsum([0, *shares]) * num_clients).astype(int).tolist()
-    ends[-1] = num_clients  # shares that add up to nearly 1 leave nobody out
+    parts = list(zip(groups, members(shares, num_clients), strict=True))
     steps, rates = np.empty(num_clients, dtype=np.int64), np.empty(num_clients)
     # Group by group, because numpy draws from common bounds several times faster than from bounds of each client.
-    for group, members in zip(groups, map(slice, ends, ends[1:]), strict=True):
-        low, high = _bounds(group.num_steps)
-        steps[members] = rng.integers(low, high, size=members.stop - members.start, endpoint=True)
+    for group, own in parts:
+        low, high = bounds(group.num_steps)
+        steps[own] = rng.integers(low, high, size=own.stop - own.start, endpoint=True)
     rng.random(out=rates)
-    for group, members in zip(groups, map(slice, ends, ends[1:]), strict=True):
-        lowest, highest = _bounds(group.failure_rates)
-        rates[members] *= highest - lowest
-        rates[members] += lowest
+    for group, own in parts:
+        lowest, highest = bounds(group.failure_rates)
+        rates[own] *= highest - lowest
+        rates[own] += lowest
     return steps, rates
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -50,6 +51,7 @@ class Share:
     value: float | tuple[float, float]
 
 
+Number = TypeVar("Number", int, float)
 Values = float | list[float] | list[Share] | Between | LogNormal | str
 
 
@@ -107,13 +109,25 @@ def _of_groups(name: str, groups: list[Share], uniforms: Vector) -> Vector:
     shares = np.array([group.share for group in groups])
     if not (shares > 0).all() or abs(shares.sum() - 1) > 1e-6:
         raise ValueError(f"{name}: the shares {shares.tolist()} must be positive and add up to 1")
-    ends = np.rint(np.cumsum([0, *shares]) * len(uniforms)).astype(int).tolist()
-    ends[-1] = len(uniforms)
-    values = np.empty(len(uniforms))
-    for group, members in zip(groups, map(slice, ends, ends[1:]), strict=True):
-        low, high = group.value if isinstance(group.value, (tuple, list)) else (group.value, group.value)
-        values[members] = _between(name, low, high, uniforms[members])
-    return values
+    parts = zip(groups, members(shares, len(uniforms)), strict=True)
+    return np.concatenate([_between(name, *bounds(group.value), uniforms[own]) for group, own in parts])
+
+
+def members(shares: Vector, num_clients: int) -> list[slice]:
+    """Return which clients belong to each of some groups, in the order of their numbers.
+
+    >>> members(np.array([0.25, 0.75]), 6)
+    [slice(0, 2, None), slice(2, 6, None)]
+    """
+    ends = np.rint(np.cumsum([0, *shares]) * num_clients).astype(int).tolist()
+    ends[-1] = num_clients  # shares that add up to nearly 1 leave nobody out
+    return list(map(slice, ends, ends[1:]))
+
+
+def bounds(value: Number | tuple[Number, Number]) -> tuple[Number, Number]:
+    """Return the lowest and the highest value of a range, or of a single number."""
+    low, high = value if isinstance(value, (tuple, list)) else (value, value)
+    return low, high
 
 
 _COLUMNS = (
