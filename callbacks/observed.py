@@ -118,8 +118,6 @@ class Observed(RoundCallback, Channel):
 class DeliveryRecorder(RoundCallback):
     """Writes who answered and with how many steps, for :class:`fl_lightning.engine.Replayed`.
 
-    The engine must know: it has an attribute ``deliveries`` with the answers of the last round.
-
     Args:
         run_dir: The folder; the file is called ``deliveries.csv``.
     """

@@ -162,7 +162,7 @@ class RunRecorder(Remembers, RoundCallback):
 
     def _summary(self, loop: FederatedLoop) -> dict[str, object]:
         rows = read_rounds(self.path)
-        noise = {}
+        noise: dict[str, str] = {}
         if loop.algorithm.uploads.noise is not None:  # what kind of bound epsilon is, and who could recompute the noise
             is_secret = loop.algorithm.uploads.noise.is_secret
             noise = {"epsilon_kind": KIND, "noise_key": "secret" if is_secret else "fixed: can be recomputed"}

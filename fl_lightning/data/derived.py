@@ -24,22 +24,13 @@ class HeldOut:
 
     Which examples are held out is a function of (seed, client). A client with too little data trains on all of it, and
     is evaluated on that as well.
-
-    Args:
-        federation: With all the data.
-        share: Of each client's examples, in [0, 1).
-        seed: Of the choice.
-
-    Attributes:
-        num_held_out: How many examples of each client are held out; 0: it is evaluated on its training data, (M,).
     """
 
     def __init__(self, federation: Federation, share: float, seed: int) -> None:
         sizes = federation.sizes
         held = np.floor(share * sizes).astype(np.int64)
-        self.num_held_out: IntVector = np.where(held < _FEWEST, 0, held)
-        self._whole = federation
-        self._sizes = sizes
+        self.num_held_out: IntVector = np.where(held < _FEWEST, 0, held)  # 0: evaluated on its training data, (M,)
+        self._whole, self._sizes = federation, sizes
         self._seed = seed
 
     @property
@@ -151,8 +142,7 @@ class FlippedLabels(DataSource):
             raise ValueError(f"share={share} must be in [0, 1): a share of the clients")
         if num_classes is not None and num_classes < 2:
             raise ValueError(f"num_classes={num_classes} must be at least 2")
-        self.data = data
-        self.share = share
+        self.data, self.share = data, share
         self.num_classes = num_classes
 
     def load(self, seed: int) -> TensorFederation:

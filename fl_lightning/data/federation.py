@@ -33,14 +33,7 @@ def num_examples(name: str, examples: Examples) -> int:
 
 
 class Sized:
-    """What is common to federations: they know how many training examples each client has.
-
-    Args:
-        sizes: Of each client, (M,).
-
-    Raises:
-        ValueError: If there are no clients, or some have no training example.
-    """
+    """What is common to federations: they know how many training examples each client has, at least one."""
 
     def __init__(self, sizes: npt.ArrayLike) -> None:
         self._sizes: IntVector = np.asarray(sizes, dtype=np.int64)
@@ -91,10 +84,6 @@ class TensorFederation(Sized):
         test: The test examples, in the same structure.
         clients: For each client the indices of its training examples.
 
-    Attributes:
-        order: Indices into ``train`` of all clients, one after the other.
-        offsets: Where each client begins in ``order``, (M + 1,).
-
     >>> x, y = torch.arange(6.0), torch.tensor([0, 0, 1, 1, 2, 2])
     >>> federation = TensorFederation((x, y), (x[:2], y[:2]), [[0, 5], [1, 2, 3, 4]])
     >>> federation.sizes
@@ -110,7 +99,7 @@ class TensorFederation(Sized):
         parts = [np.asarray(client, dtype=np.int64) for client in clients]
         super().__init__(np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)))
         self.order: IntVector = np.concatenate(parts)
-        self.offsets: IntVector = np.concatenate([[0], np.cumsum(self._sizes)])
+        self.offsets: IntVector = np.concatenate([[0], np.cumsum(self._sizes)])  # (M + 1,)
         if self.order.min() < 0 or self.order.max() >= total:
             raise ValueError(
                 f"clients' indices must lie in 0..{total - 1} (there are {total} training examples), "
@@ -171,10 +160,8 @@ class DatasetFederation(Sized):
 
 
 def _examples(dataset: Any, indices: list[int]) -> list[Any]:
-    """Return some examples, at once where the data set can, as a DataLoader does."""
-    if hasattr(dataset, "__getitems__"):
-        found: list[Any] = dataset.__getitems__(indices)
-        return found
+    if hasattr(dataset, "__getitems__"):  # at once, as a DataLoader does
+        return list(dataset.__getitems__(indices))
     return [dataset[index] for index in indices]
 
 

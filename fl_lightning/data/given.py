@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fl_lightning.data.federation import AnyDataset, DatasetFederation
+from fl_lightning.data.partitions import at_least_one, examples_of
 from fl_lightning.parts.bases import DataSource, Partition
 from fl_lightning.parts.protocols import Federation
 from fl_lightning.seeding import Purpose, generator
@@ -31,15 +32,7 @@ _LABELS = ("label", "labels", "target", "targets")
 
 
 def column_values(dataset: Indexed, column: Column) -> Values:
-    """Return one value for each example of a data set.
-
-    Args:
-        dataset: With ``__len__`` and ``__getitem__``.
-        column: A key of the examples or a position in them, a function of an example, or the values themselves.
-
-    Raises:
-        ValueError: If there is no such column, or it has another length.
-    """
+    """Return one value for each example of a data set."""
     if callable(column):
         return np.asarray([_plain(column(dataset[index])) for index in range(len(dataset))])
     if isinstance(column, str | int):
@@ -59,10 +52,6 @@ def find_labels(dataset: Indexed, given: Column | None = None) -> IntVector | No
     Recognised are columns, attributes and keys called ``label``, ``labels``, ``target`` or ``targets``, and the second
     entry of examples that are tuples, if they hold one whole number or string for each example.
 
-    Args:
-        dataset: With ``__len__`` and ``__getitem__``.
-        given: Where the labels are, if not there.
-
     >>> find_labels([{"text": "a", "label": "no"}, {"text": "b", "label": "yes"}])
     array([0, 1])
     >>> find_labels([{"text": "a"}, {"text": "b"}], given=lambda example: example["text"] == "a")
@@ -76,33 +65,20 @@ def find_labels(dataset: Indexed, given: Column | None = None) -> IntVector | No
     return values.astype(np.int64) if values.dtype.kind in "iu" else np.unique(values, return_inverse=True)[1]
 
 
-def split_dataset(
-    dataset: Indexed, partition: Partition, rng: np.random.Generator, labels: Column | None = None
-) -> list[IntVector]:
-    """Return for each client the indices of its examples in a data set.
-
-    Args:
-        dataset: With ``__len__`` and ``__getitem__``.
-        partition: How it is split.
-        rng: Where the partition draws from.
-        labels: Where the labels are, if :func:`find_labels` would not find them.
-
-    Raises:
-        ValueError: If the partition needs labels and there are none, or needs none and they are given.
-    """
+def _split(dataset: Indexed, partition: Partition, seed: int, labels: Column | None = None) -> list[AnyDataset]:
+    """Return the part of a data set that each client has."""
+    rng = generator(seed, Purpose.PARTITION)
     by_column, uses_labels = hasattr(partition, "split_dataset"), getattr(partition, "uses_labels", True)
     if labels is not None and (by_column or not uses_labels):
         raise ValueError(f"{type(partition).__name__} looks at no labels: leave labels= out, or split by Dirichlet")
-    if by_column:
-        parts: list[IntVector] = partition.split_dataset(dataset, rng)  # type: ignore[attr-defined]
-        return parts
-    found = find_labels(dataset, labels) if uses_labels else np.zeros(len(dataset), dtype=np.int64)
+    found = find_labels(dataset, labels) if uses_labels and not by_column else np.zeros(len(dataset), dtype=np.int64)
     if found is None:
         raise ValueError(
             f"{type(partition).__name__} splits by label, but a {type(dataset).__name__} has none that is recognised: "
             f"{_described(dataset)}; give labels= a key, a function of an example or an array, or split by IID"
         )
-    return partition.split(found, rng)
+    parts = partition.split_dataset(dataset, rng) if by_column else partition.split(found, rng)  # type: ignore[attr-defined]
+    return [Subset(dataset, part.tolist()) for part in parts]
 
 
 def _recognised(dataset: Indexed) -> Values | None:
@@ -181,9 +157,7 @@ class ByColumn:
     """
 
     def __init__(self, column: Column, min_size: int = 1) -> None:
-        if isinstance(min_size, bool) or not isinstance(min_size, int) or min_size < 1:
-            raise ValueError(f"min_size must be an integer of at least 1, got {min_size!r}")
-        self.column, self.min_size = column, min_size
+        self.column, self.min_size = column, at_least_one("min_size", min_size)
 
     def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
         """Refuse labels: they are another column than the one that is wanted."""
@@ -195,8 +169,7 @@ class ByColumn:
     def split_dataset(self, dataset: Indexed, rng: np.random.Generator) -> list[IntVector]:
         """Return for each client the indices of its examples."""
         _, owners, sizes = np.unique(column_values(dataset, self.column), return_inverse=True, return_counts=True)
-        order = np.argsort(owners, kind="stable")
-        parts = [part for part in np.split(order, np.cumsum(sizes)[:-1]) if len(part) >= self.min_size]
+        parts = [part for part in examples_of(owners, len(sizes)) if len(part) >= self.min_size]
         if not parts:
             raise ValueError(f"no value of {self.column!r} has min_size={self.min_size} examples, most: {sizes.max()}")
         return parts
@@ -219,8 +192,7 @@ class FromDataModule(DataSource):
     def __init__(
         self, datamodule: "LightningDataModule", partition: Partition | None = None, labels: Column | None = None
     ) -> None:
-        self.datamodule = datamodule
-        self.partition = partition
+        self.datamodule, self.partition = datamodule, partition
         self.labels = labels
 
     def load(self, seed: int) -> DatasetFederation:
@@ -239,11 +211,9 @@ class FromDataModule(DataSource):
         return federation
 
     def _clients(self, loaders: object, seed: int) -> tuple[list[AnyDataset], DataLoader[Any]]:
-        """Return the data set of each client, and a loader that knows how batches are made."""
         if self.partition is not None:
             train = _loader("train_dataloader", loaders)
-            parts = split_dataset(train.dataset, self.partition, generator(seed, Purpose.PARTITION), self.labels)
-            return [Subset(train.dataset, part.tolist()) for part in parts], train
+            return _split(train.dataset, self.partition, seed, self.labels), train
         several = list(loaders.values()) if isinstance(loaders, Mapping) else loaders
         if not isinstance(several, list | tuple) or not several:
             raise ValueError(
@@ -271,10 +241,6 @@ def as_federation(data: Any, seed: int, partition: Partition | None = None, test
         seed: Of the partition.
         partition: How clients share one data set or data module.
         test: The common test data of one data set or of a list; without it nothing is evaluated.
-
-    Raises:
-        TypeError: If the data is none of these.
-        ValueError: If a partition or test data is given where it would not be used, or is missing.
     """
     from lightning.pytorch import LightningDataModule
 
@@ -300,8 +266,7 @@ def as_federation(data: Any, seed: int, partition: Partition | None = None, test
         )
     if partition is None:
         raise ValueError(f"give partition= to say how clients share a {type(data).__name__}, or a list of data sets")
-    parts = split_dataset(data, partition, generator(seed, Purpose.PARTITION))
-    return _federation([Subset(data, part.tolist()) for part in parts], test)
+    return _federation(_split(data, partition, seed), test)
 
 
 def _federation(datasets: Sequence[Any], test: Any) -> DatasetFederation:

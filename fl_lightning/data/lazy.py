@@ -31,11 +31,8 @@ _CLIENT = re.compile(rf"client_(\d+)\.({'|'.join(_KINDS)})")
 class ClientCache:
     """Keeps what was loaded of clients; what was used longest ago leaves first, what nobody used yet leaves last.
 
-    Several threads may ask at once: nobody is loaded twice at the same time.
-
-    Args:
-        load: Returns the examples of a client; called from several threads.
-        max_bytes: Most bytes that are kept, beside what was loaded last.
+    Several threads may ask at once: nobody is loaded twice at the same time. Besides what was loaded last, at most
+    ``max_bytes`` are kept.
     """
 
     def __init__(self, load: Callable[[int], Examples], max_bytes: int) -> None:
@@ -67,11 +64,8 @@ class ClientCache:
     def prefetch(self, clients: Iterable[int], then: Callable[[], Iterable[int]] | None = None) -> None:
         """Load clients in a thread, in this order, until half of the cache is full of what nobody used yet.
 
-        Wishes replace those of an earlier call. What fails to load is left to whoever asks for it.
-
-        Args:
-            clients: Those who are needed soonest.
-            then: Asked, in the thread, who is needed after them.
+        Wishes replace those of an earlier call. ``then`` is asked, in the thread, who is needed after them. What fails
+        to load is left to whoever asks for it.
         """
         with self._lock:
             self._wishes, self._then = deque(clients), then
@@ -205,10 +199,8 @@ class LazyFederation(Sized):
 def mapped(path: str | Path) -> Examples:
     """Return the tensors of a file without reading it: what is used of them is read from the disk, page by page.
 
-    So :class:`~fl_lightning.data.TensorFederation` works on data larger than the memory. Changes stay in memory.
-
-    Args:
-        path: An ``.npy`` file of numpy, or what ``torch.save`` wrote: tensors, and containers of them.
+    So :class:`~fl_lightning.data.TensorFederation` works on data larger than the memory. Changes stay in memory. The
+    file is an ``.npy`` file of numpy, or what ``torch.save`` wrote: tensors, and containers of them.
     """
     path = Path(path)
     if not path.is_file():
@@ -241,10 +233,8 @@ class ClientFiles(DataSource):
     ) -> None:
         if isinstance(columns, str):
             raise ValueError(f"columns={columns!r} must be a list of names: use [{columns!r}]")
-        self.folder = Path(folder)
-        self.columns = list(columns)
-        self.sizes = sizes
-        self.cache_bytes = cache_bytes
+        self.folder, self.columns = Path(folder), list(columns)
+        self.sizes, self.cache_bytes = sizes, cache_bytes
 
     def load(self, seed: int) -> LazyFederation:
         """Find the files and return the federation that reads them."""
@@ -306,7 +296,6 @@ def _column(name: str, column: Any) -> torch.Tensor:
 
 
 def _num_rows(path: Path) -> int:
-    """Return how many examples a file has, from its head alone."""
     if path.suffix == ".pt":
         leaves = tree_leaves(mapped(path))
         return len(leaves[0]) if leaves and isinstance(leaves[0], torch.Tensor) and leaves[0].ndim else 0

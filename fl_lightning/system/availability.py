@@ -43,14 +43,12 @@ class DayNight:
     def rates(self, num_clients: int) -> Vector:
         """Return in which share of the rounds each client can be drawn, (M,)."""
         hours = [self.probabilities(num_clients, hour) for hour in range(self.period)]
-        return np.asarray(np.mean([each + _waited_for(each) for each in hours], axis=0), dtype=np.float64)
+        return np.mean([each + _waited_for(each) for each in hours], axis=0, dtype=np.float64)
 
     def probabilities(self, num_clients: int, round_index: int) -> Vector:
         """Return the probability that each client is there, (M,)."""
         phases = np.arange(num_clients) * self.zones // num_clients / self.zones
-        return np.asarray(
-            self.mean + self.swing * np.sin(2 * np.pi * (round_index % self.period / self.period + phases))
-        )
+        return self.mean + self.swing * np.sin(2 * np.pi * (round_index % self.period / self.period + phases))
 
     def __call__(self, num_clients: int, round_index: int, seed: int) -> BoolVector:
         """Return who is there; where nobody is, the server waits for the likeliest client."""
@@ -74,11 +72,11 @@ class OnOff:
             raise ValueError(f"mean_on={mean_on} and mean_off={mean_off} must be at least 1 round")
         self.mean_on, self.mean_off = mean_on, mean_off
 
-    def _away(self, num_clients: int) -> Vector:
+    def _steady(self, num_clients: int) -> Vector:
         away = np.asarray(self.mean_off, dtype=np.float64)
         if away.ndim and len(away) != num_clients:
             raise ValueError(f"mean_off has {len(away)} values, but there are {num_clients} clients: give one for each")
-        return np.broadcast_to(away, num_clients)
+        return self.mean_on / (self.mean_on + np.broadcast_to(away, num_clients))
 
     def rates(self, num_clients: int) -> Vector:
         """Return in which share of the rounds each client can be drawn, (M,)."""
@@ -86,17 +84,14 @@ class OnOff:
         steady[int(np.argmax(steady))] += np.prod(1 - steady)  # it is waited for where nobody is there
         return steady
 
-    def _steady(self, num_clients: int) -> Vector:
-        return np.asarray(self.mean_on / (self.mean_on + self._away(num_clients)), dtype=np.float64)
-
     def __call__(self, num_clients: int, round_index: int, seed: int) -> BoolVector:
         """Return who is there; where nobody is, the server waits for the one that is there most."""
-        away, steady = self._away(num_clients), self._steady(num_clients)
+        steady = self._steady(num_clients)
         begin = round_index - round_index % self._BLOCK
         there = uniforms(seed, Purpose.AVAILABILITY, begin, num_clients)[:, 0] < steady
         for index in range(begin + 1, round_index + 1):
             drawn = uniforms(seed, Purpose.AVAILABILITY, index, num_clients)[:, 0]
-            there = np.where(there, drawn >= 1 / self.mean_on, drawn < 1 / away)
+            there = np.where(there, drawn >= 1 / self.mean_on, drawn < 1 / np.asarray(self.mean_off))
         return _at_least_one(there, steady)
 
 
@@ -111,16 +106,15 @@ class AvailabilityTrace:
     def __init__(self, path: str) -> None:
         self.path = path
         self.available = read_flags(path, "available")
-        somebody = self.available.any(axis=1)
-        if not somebody.all():
-            empty = int(np.argmin(somebody)) + 1
+        empty = np.flatnonzero(~self.available.any(axis=1)) + 1
+        if len(empty):
             raise ValueError(
-                f"trace file {path} has nobody available in round {empty}: a round needs at least one client"
+                f"trace file {path} has nobody available in round {empty[0]}: a round needs at least one client"
             )
 
     def rates(self, num_clients: int) -> Vector:
         """Return in which share of the rounds each client can be drawn, (M,)."""
-        return np.asarray(self.available.mean(axis=0), dtype=np.float64)
+        return self.available.mean(axis=0, dtype=np.float64)
 
     def __call__(self, num_clients: int, round_index: int, seed: int) -> BoolVector:
         """Return who is there."""

@@ -73,12 +73,9 @@ class Clock:
         if take_first is not None and take_first < 1:
             raise ValueError(f"take_first={take_first} must be at least 1: leave it out to wait for all")
         self.seconds_per_step, self.latency = seconds_per_step, latency
-        self.upload_rate = upload_rate
-        self.download_rate = download_rate
-        self.follows_steps = follows_steps
-        self.jitter = jitter
-        self.deadline = deadline
-        self.take_first = take_first
+        self.upload_rate, self.download_rate = upload_rate, download_rate
+        self.follows_steps, self.jitter = follows_steps, jitter
+        self.deadline, self.take_first = deadline, take_first
         self.availability = availability
         self._trace = read_pace(Path(trace)) if trace is not None else None
         self._drawn: _Drawn | None = None
@@ -148,13 +145,11 @@ class Clock:
         return clock
 
     def _presence(self, num_clients: int, forecast: Forecast) -> Vector | None:
-        """Return how often each client is there and has a chance to be in time, (M,)."""
         if not self.changes_conditions:
             return None
         rates = self._started().rates
-        there = np.ones(num_clients) if rates is None else rates
         hopeful = [self._missing(profiles.num_steps, 1) <= _HOPELESS for profiles in forecast()]
-        return np.maximum(there * np.mean(hopeful, axis=0), 1e-9)
+        return np.maximum((1.0 if rates is None else rates) * np.mean(hopeful, axis=0), 1e-9)
 
     def pace(self, round_index: int) -> Pace:
         """Return how fast all clients are in a round."""
@@ -185,21 +180,20 @@ class Clock:
         """Return the conditions of a round with the deadline in the failure rates, and with who can be drawn."""
         if not self.changes_conditions:
             return conditions
-        num_clients = len(conditions.num_steps)
+        drawn, num_clients = self._started(), len(conditions.num_steps)
         available = np.ones(num_clients, dtype=bool)
         if self.availability is not None:
-            available = self.availability(num_clients, round_index, self._started().seed)
+            available = self.availability(num_clients, round_index, drawn.seed)
         missing = self._missing(conditions.num_steps, round_index)
         hopeful = available & (missing <= _HOPELESS)
         rates = 1 - (1 - conditions.failure_rates) * (1 - np.minimum(missing, _HOPELESS))
-        there = self._started().rates
         return replace(
             conditions,
             failure_rates=rates,
             available=hopeful if hopeful.any() else available,  # a round in which all will be late is lost
             link_rates=conditions.failure_rates,
-            presence=self._started().presence,
-            chance=np.where(missing <= _HOPELESS, 1.0 if there is None else there, 0.0),
+            presence=drawn.presence,
+            chance=np.where(missing <= _HOPELESS, 1.0 if drawn.rates is None else drawn.rates, 0.0),
         )
 
     def _missing(self, num_steps: IntVector, round_index: int) -> Vector:

@@ -14,12 +14,7 @@ from fl_lightning.uploads import Uploads
 
 @dataclass(frozen=True)
 class Between:
-    """Values drawn evenly between two bounds, once for each client.
-
-    Args:
-        low: The lowest value.
-        high: The highest value.
-    """
+    """Values drawn evenly between two bounds, once for each client."""
 
     low: float
     high: float
@@ -172,8 +167,7 @@ def read_pace(path: Path) -> list[Pace]:
     """Return how fast clients are in each round of a trace file."""
     wanted = "client, round and seconds_per_step (and upload_rate, download_rate, latency)"
     table = read_trace(path, _COLUMNS, wanted, every_round=False)
-    num_rounds = len(table["seconds_per_step"])
-    paces = [Pace(**{name: values[index] for name, values in table.items()}) for index in range(num_rounds)]
+    paces = [Pace(**dict(zip(table, rows, strict=True))) for rows in zip(*table.values(), strict=True)]
     for index, pace in enumerate(paces, start=1):
         pace.check(f"trace file {path}, round {index}")
     return paces
@@ -184,7 +178,7 @@ SCALAR_BYTES = 4  # of a loss or a norm that a client answers with
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """How large messages are."""
+    """How large messages are, counted from what an algorithm really sends."""
 
     download: float = 0.0  # bytes that a client gets before it trains
     upload: float = 0.0  # bytes that a client sends back
@@ -206,10 +200,8 @@ def message_sizes(state: ModelState, num_local: tuple[int, int], aggregator: Agg
 
     ``num_local`` is how many weights and how many buffer values stay at the clients.
     """
-    weights = len(state.weights) - num_local[0]
-    buffers = len(state.buffers) - num_local[1]
-    size = state.weights.element_size()
-    buffer_bytes = float(buffers * state.buffers.element_size())
+    weights, size = len(state.weights) - num_local[0], state.weights.element_size()
+    buffer_bytes = float((len(state.buffers) - num_local[1]) * state.buffers.element_size())
     return Traffic(
         download=aggregator.traits.num_downloaded * weights * size + buffer_bytes,
         upload=aggregator.upload_bytes(weights, uploads.num_bytes(weights, size)) + buffer_bytes,

@@ -107,8 +107,7 @@ def _rows(path: Path) -> list[Row]:
     if not path.is_file():
         raise FileNotFoundError(f"trace file {path} does not exist")
     if path.suffix == ".json":
-        rows: list[Row] = json.loads(path.read_text(encoding="utf-8-sig"))
-        return rows
+        return list(json.loads(path.read_text(encoding="utf-8-sig")))
     with path.open(newline="", encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
