@@ -52,23 +52,23 @@ class ObservedConditions(Remembers, RoundCallback, Schedule):
             raise ValueError(f"decay={decay} must be in (0, 1]: 1 forgets nothing")
         self.num_steps, self.failure_rate = num_steps, failure_rate
         self.prior_draws, self.decay = prior_draws, decay
-        # Sums over the rounds so far, each (M,).
-        self._asked: Vector = np.empty(0)
-        self._lost: Vector = np.empty(0)
-        self._steps: Vector = np.empty(0)
-        self._reports: Vector = np.empty(0)
+        self._make_room(0)
 
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
         """Return what is known of T and q of all clients."""
-        self._make_room(len(steps_per_epoch))
+        if not len(self._asked):
+            self._make_room(len(steps_per_epoch))
         rates = (self.prior_draws * self.failure_rate + self._lost) / (self.prior_draws + self._asked)
         before = np.full(len(rates), float(self.num_steps))
         mean = np.divide(self._steps, self._reports, out=before, where=self._reports > 0)
         return Conditions(np.maximum(1, np.rint(mean)).astype(np.int64), rates)
 
     def _make_room(self, num_clients: int) -> None:
-        if not len(self._asked):
-            self._asked, self._lost, self._steps, self._reports = (np.zeros(num_clients) for _ in range(4))
+        """Begin the sums over the rounds so far, each (M,)."""
+        self._asked: Vector = np.zeros(num_clients)
+        self._lost: Vector = np.zeros(num_clients)
+        self._steps: Vector = np.zeros(num_clients)
+        self._reports: Vector = np.zeros(num_clients)
 
     def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Learn from a round."""
@@ -76,7 +76,8 @@ class ObservedConditions(Remembers, RoundCallback, Schedule):
 
     def observe(self, result: RoundResult) -> None:
         """Take in who was asked, whose upload was delivered, and the steps that were reported."""
-        self._make_room(result.plan.profiles.num_clients)
+        if not len(self._asked):
+            self._make_room(result.plan.profiles.num_clients)
         drawn = result.plan.cohort.clients
         delivered = result.delivered[drawn] > 0
         rows = np.isin(result.updates.clients, drawn[delivered])

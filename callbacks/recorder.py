@@ -167,7 +167,7 @@ class RunRecorder(Remembers, RoundCallback):
             is_secret = loop.algorithm.uploads.noise.is_secret
             noise = {"epsilon_kind": KIND, "noise_key": "secret" if is_secret else "fixed: can be recomputed"}
         rejected = self._clients["rejected"].int().tolist()
-        summary = {
+        summary: dict[str, object] = {
             **summarise(rows, self.target_accuracy, loop.monitor, loop.mode),
             **{name: rows[-1][name] for name in ("epsilon", "delta") if rows and name in rows[-1]},
             **noise,

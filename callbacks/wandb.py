@@ -127,7 +127,6 @@ class WandbMetrics(Remembers, Callback):
         return True
 
     def _use(self, action: Callable[["Run"], object]) -> None:
-        """Do something with the open run, if there is one."""
         logger = self._logger
         if logger is not None:
             self._attempt("W&B fails", lambda: action(logger.experiment))
@@ -252,17 +251,13 @@ def refuse_workspace_settings() -> None:
     """
     for file in (Path("wandb", "settings"), Path(".wandb", "settings")):
         for key, value in _settings(file).items():
-            known = (os.environ.get("WANDB_BASE_URL"), _settings(_user_settings()).get("base_url"), _ADDRESS)
+            user = Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser() / "settings"
+            known = (os.environ.get("WANDB_BASE_URL"), _settings(user).get("base_url"), _ADDRESS)
             if key not in _HARMLESS and not (key == "base_url" and value in known):
                 raise ValueError(
                     f"{file} in this folder sets {key}={value[:100]!r}, by which W&B might send your key to a "
                     "stranger: remove the line; if the address is yours, set WANDB_BASE_URL"
                 )
-
-
-def _user_settings() -> Path:
-    folder = os.environ.get("WANDB_CONFIG_DIR")
-    return (Path(folder) if folder else Path("~", ".config", "wandb")).expanduser() / "settings"
 
 
 def _settings(file: Path) -> dict[str, str]:

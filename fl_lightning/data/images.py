@@ -57,7 +57,10 @@ class ImageSource(DataSource):
 
     def load(self, seed: int) -> TensorFederation:
         """Return normalised images of shape (channels, height, width), split among the clients."""
-        return image_federation(self.images(), self.mean, self.std, self.partition, seed)
+        images = self.images()
+        train = (normalise(images.train_images, self.mean, self.std), images.train_labels)
+        test = (normalise(images.test_images, self.mean, self.std), images.test_labels)
+        return TensorFederation(train, test, split(images.train_labels, self.partition, seed))
 
 
 def save_images(images: Images, path: Path, extra: dict[str, str], temporary: Path) -> None:
@@ -111,15 +114,6 @@ def normalise(images: torch.Tensor, mean: tuple[float, ...], std: tuple[float, .
     shape = (1, len(mean), 1, 1)
     floats = images.to(torch.float32).div_(255)
     return floats.sub_(torch.tensor(mean).view(shape)).div_(torch.tensor(std).view(shape))
-
-
-def image_federation(
-    images: Images, mean: tuple[float, ...], std: tuple[float, ...], partition: Partition, seed: int
-) -> TensorFederation:
-    """Normalise the images and split the training part among the clients."""
-    train = (normalise(images.train_images, mean, std), images.train_labels)
-    test = (normalise(images.test_images, mean, std), images.test_labels)
-    return TensorFederation(train, test, split(images.train_labels, partition, seed))
 
 
 def split(labels: torch.Tensor, partition: Partition, seed: int) -> list[IntVector]:

