@@ -4,13 +4,4 @@ from fl_lightning.system.availability import AvailabilityTrace, DayNight, OnOff
 from fl_lightning.system.clock import Clock
 from fl_lightning.system.pace import Between, LogNormal, Share, Traffic
 
-__all__ = [
-    "AvailabilityTrace",
-    "Between",
-    "Clock",
-    "DayNight",
-    "LogNormal",
-    "OnOff",
-    "Share",
-    "Traffic",
-]
+__all__ = ["AvailabilityTrace", "Between", "Clock", "DayNight", "LogNormal", "OnOff", "Share", "Traffic"]
