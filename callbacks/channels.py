@@ -9,7 +9,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks.base import RoundCallback, global_seed
+from fl_lightning.callbacks.rounds import RoundCallback, global_seed
 from fl_lightning.parts.bases import Channel
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.system.availability import uniforms
@@ -124,13 +124,12 @@ class GilbertElliott(RoundCallback, Channel):
         if not 0 < loss_when_bad <= 1:
             raise ValueError(f"loss_when_bad={loss_when_bad} must be above 0 and at most 1")
         one_of("multiplicity", multiplicity, Multiplicity)
-        self.burst_length = burst_length
-        self.loss_when_bad = loss_when_bad
+        self.burst_length, self.loss_when_bad = burst_length, loss_when_bad
         self.multiplicity = multiplicity
 
     def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
         """Return for each client how many of its draws arrive, (M,)."""
-        rates, counts = plan.profiles.failure_rates, plan.cohort.counts
+        rates = plan.profiles.failure_rates
         bad_share = rates / self.loss_when_bad
         if (bad_share >= 1).any():
             client = int(np.argmax(bad_share))
@@ -139,9 +138,8 @@ class GilbertElliott(RoundCallback, Channel):
                 f"loss_when_bad={self.loss_when_bad}: raise loss_when_bad"
             )
         fresh_rates = np.minimum(1, 1 / (self.burst_length * (1 - bad_share)))
-        is_bad = _levels(fresh_rates, plan.index, seed) < bad_share
-        loss = np.where(is_bad, self.loss_when_bad, 0.0)
-        return arrivals(loss, counts, self.multiplicity, generator(seed, Purpose.LINK, plan.index))
+        loss = np.where(_levels(fresh_rates, plan.index, seed) < bad_share, self.loss_when_bad, 0.0)
+        return arrivals(loss, plan.cohort.counts, self.multiplicity, generator(seed, Purpose.LINK, plan.index))
 
 
 def _levels(fresh_rates: Vector, round_index: int, seed: int) -> Vector:

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.callbacks.base import RoundCallback
+from fl_lightning.callbacks.rounds import RoundCallback
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.output import sync_folder
 from fl_lightning.runs.storage import checkpoint_name, checkpoints, write_checkpoint

@@ -1,12 +1,18 @@
-"""ObservedConditions and Observed: conditions and links as they are seen, where nobody knows or decides them."""
+"""Deployments, where nobody knows or decides conditions and links: they are observed, and recorded for a replay."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from fl_lightning.callbacks.base import RoundCallback
+from fl_lightning.callbacks.rounds import RoundCallback
 from fl_lightning.loop import FederatedLoop
+from fl_lightning.output import write_durably
 from fl_lightning.parts.bases import Channel, Schedule
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.traits import ScheduleTraits
+from fl_lightning.system.traces import DELIVERIES, Answers, as_table, read_deliveries
 from fl_lightning.types import Conditions, IntVector, RoundPlan, RoundResult, Vector
 from fl_lightning.uploads.hidden import sampling_name
 
@@ -46,23 +52,23 @@ class ObservedConditions(Remembers, RoundCallback, Schedule):
             raise ValueError(f"decay={decay} must be in (0, 1]: 1 forgets nothing")
         self.num_steps, self.failure_rate = num_steps, failure_rate
         self.prior_draws, self.decay = prior_draws, decay
-        # Sums over the rounds so far, each (M,).
-        self._asked: Vector = np.empty(0)
-        self._lost: Vector = np.empty(0)
-        self._steps: Vector = np.empty(0)
-        self._reports: Vector = np.empty(0)
+        self._make_room(0)
 
     def configure_conditions(self, round_index: int, steps_per_epoch: IntVector, seed: int) -> Conditions:
         """Return what is known of T and q of all clients."""
-        self._make_room(len(steps_per_epoch))
+        if not len(self._asked):
+            self._make_room(len(steps_per_epoch))
         rates = (self.prior_draws * self.failure_rate + self._lost) / (self.prior_draws + self._asked)
         before = np.full(len(rates), float(self.num_steps))
         mean = np.divide(self._steps, self._reports, out=before, where=self._reports > 0)
         return Conditions(np.maximum(1, np.rint(mean)).astype(np.int64), rates)
 
     def _make_room(self, num_clients: int) -> None:
-        if not len(self._asked):
-            self._asked, self._lost, self._steps, self._reports = (np.zeros(num_clients) for _ in range(4))
+        """Begin the sums over the rounds so far, each (M,)."""
+        self._asked: Vector = np.zeros(num_clients)
+        self._lost: Vector = np.zeros(num_clients)
+        self._steps: Vector = np.zeros(num_clients)
+        self._reports: Vector = np.zeros(num_clients)
 
     def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Learn from a round."""
@@ -70,7 +76,8 @@ class ObservedConditions(Remembers, RoundCallback, Schedule):
 
     def observe(self, result: RoundResult) -> None:
         """Take in who was asked, whose upload was delivered, and the steps that were reported."""
-        self._make_room(result.plan.profiles.num_clients)
+        if not len(self._asked):
+            self._make_room(result.plan.profiles.num_clients)
         drawn = result.plan.cohort.clients
         delivered = result.delivered[drawn] > 0
         rows = np.isin(result.updates.clients, drawn[delivered])
@@ -91,11 +98,7 @@ class Observed(RoundCallback, Channel):
     not_in_trainer = "it waits for the uploads of other machines; use ChannelFailures"
 
     def on_federation_start(self, loop: FederatedLoop) -> None:
-        """Refuse parts that need what a lost client did.
-
-        Raises:
-            ValueError: If sampler or aggregator would use updates that never arrive.
-        """
+        """Refuse parts that need what a lost client did."""
         aggregator, sampling = loop.algorithm.aggregator, loop.algorithm.sampling
         if aggregator.traits.needs_lost_updates:
             raise ValueError(
@@ -111,3 +114,44 @@ class Observed(RoundCallback, Channel):
     def configure_delivery(self, plan: RoundPlan, seed: int) -> IntVector:
         """Return the draws of each client: the loop leaves out those that do not arrive, (M,)."""
         return plan.cohort.counts
+
+
+class DeliveryRecorder(RoundCallback):
+    """Writes who answered and with how many steps, for :class:`fl_lightning.engine.Replayed`.
+
+    Args:
+        run_dir: The folder; the file is called ``deliveries.csv``.
+    """
+
+    not_in_trainer = "it records the answers of other machines; use no recorder"
+
+    def __init__(self, run_dir: str) -> None:
+        self.path = Path(run_dir) / DELIVERIES
+
+    def on_federation_start(self, loop: FederatedLoop) -> None:
+        """Start a new file, or cut an earlier one back to the round that is resumed."""
+        if not isinstance(loop.engine, Answers):
+            raise ValueError(
+                f"DeliveryRecorder has nothing to record: {type(loop.engine).__name__} trains here, and everybody "
+                "answers; leave the recorder out"
+            )
+        kept = read_deliveries(self.path, loop.round_index) if loop.round_index else []
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(self.path, as_table(kept).encode())
+
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
+        """Append the answers of the round; one that was rejected counts as none."""
+        rejected = {fault.client for fault in result.faults}
+        answers = loop.engine.deliveries if isinstance(loop.engine, Answers) else []
+        last = max((each.question for each in answers), default=0)
+        rows = [
+            replace(each, arrived=False) if each.question == last and each.client in rejected else each
+            for each in answers
+        ]
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(as_table(rows, header=False))
+
+    def on_federation_save(self, loop: FederatedLoop) -> None:
+        """Make sure that no checkpoint is ever ahead of the file."""
+        with self.path.open("rb+") as file:
+            os.fsync(file.fileno())

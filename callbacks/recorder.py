@@ -12,25 +12,16 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from fl_lightning.callbacks.base import RoundCallback
-from fl_lightning.callbacks.client_table import write_client_table
-from fl_lightning.callbacks.metrics_file import MetricsFile
-from fl_lightning.callbacks.uncovered import Uncovered, without_uncovered
+from fl_lightning.callbacks.monitors import reaches
+from fl_lightning.callbacks.rounds import RoundCallback
+from fl_lightning.callbacks.run_files import MetricsFile, Uncovered, without_uncovered, write_client_table
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode, averaged_name
 from fl_lightning.output import write_durably
 from fl_lightning.parts.memory import Remembers, encode
 from fl_lightning.runs.identity import installed_versions
-from fl_lightning.runs.records import (
-    CLIENTS,
-    EVERYBODY,
-    FINAL_FILES,
-    METRICS,
-    MODEL,
-    QUANTILES,
-    read_rounds,
-)
-from fl_lightning.types import RoundPlan, RoundResult, Vector
+from fl_lightning.runs.records import CLIENTS, EVERYBODY, FINAL_FILES, METRICS, MODEL, QUANTILES, read_rounds
+from fl_lightning.types import RoundResult
 from fl_lightning.uploads.accounting import KIND
 from fl_lightning.uploads.released import unmeasured
 
@@ -116,17 +107,17 @@ class RunRecorder(Remembers, RoundCallback):
     def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Append the round."""
         plan = result.plan
-        rejected = np.zeros(plan.profiles.num_clients)
-        for fault in result.faults:
-            rejected[fault.client] += 1
+        # In a private run the expected objective, for measured factors are those of single clients.
+        planned = unmeasured(plan) if loop.algorithm.uploads.secret is not None else plan
+        rejected = [fault.client for fault in result.faults]
         for name, values in (
             ("expected_draws", plan.cohort.probabilities * plan.cohort.num_draws),
             ("draws", plan.cohort.counts),
             ("deliveries", result.delivered),
-            ("effective_weight", _objective(loop, plan)),
+            ("effective_weight", planned.lasting_weights),
             ("num_steps", plan.profiles.num_steps),
             ("failure_rate", plan.profiles.failure_rates),
-            ("rejected", rejected),
+            ("rejected", np.bincount(np.array(rejected, dtype=np.int64), minlength=plan.profiles.num_clients)),
         ):
             self._clients[name] += torch.from_numpy(np.asarray(values, dtype=np.float64))
         if len(result.class_accuracy):
@@ -153,14 +144,7 @@ class RunRecorder(Remembers, RoundCallback):
         loop.engine.load(loop.state)
 
     def write(self, name: str, loop: FederatedLoop, num_rounds: int, module: nn.Module) -> None:
-        """Write one of the files that a finished run has.
-
-        Args:
-            name: One of ``FINAL_FILES``.
-            loop: Of the run; it need not have been started.
-            num_rounds: The rounds that were made.
-            module: The final model.
-        """
+        """Write one of ``FINAL_FILES``, of a run that made some rounds; the loop need not have been started."""
         if name == CLIENTS:
             write_client_table(self.run_dir / name, self._uncovered.split(loop, self.client_columns(num_rounds)))
         elif name.startswith("model"):
@@ -170,32 +154,25 @@ class RunRecorder(Remembers, RoundCallback):
 
     def _summary(self, loop: FederatedLoop) -> dict[str, object]:
         rows = read_rounds(self.path)
-        summary = {
+        noise: dict[str, str] = {}
+        if loop.algorithm.uploads.noise is not None:  # what kind of bound epsilon is, and who could recompute the noise
+            is_secret = loop.algorithm.uploads.noise.is_secret
+            noise = {"epsilon_kind": KIND, "noise_key": "secret" if is_secret else "fixed: can be recomputed"}
+        rejected = self._clients["rejected"].int().tolist()
+        summary: dict[str, object] = {
             **summarise(rows, self.target_accuracy, loop.monitor, loop.mode),
             **{name: rows[-1][name] for name in ("epsilon", "delta") if rows and name in rows[-1]},
-            **self._noise(loop),
+            **noise,
             **self.labels,
             "seed": loop.seed,
-            **self._rejections(),
+            "rejected_updates": sum(rejected),
+            "rejected_updates_by_client": {str(client): count for client, count in enumerate(rejected) if count},
             "per_class_accuracy": self.class_accuracy,
             "versions": self.versions,
             "device": str(loop.fabric.device),
             "seconds": round(self._elapsed(), 3),
         }
         return without_uncovered(loop, summary)
-
-    def _noise(self, loop: FederatedLoop) -> dict[str, str]:
-        """Return what kind of bound epsilon is, and whether somebody could recompute the noise of a private run."""
-        noise = loop.algorithm.uploads.noise
-        if noise is None:
-            return {}
-        return {"epsilon_kind": KIND, "noise_key": "secret" if noise.is_secret else "fixed: can be recomputed"}
-
-    def _rejections(self) -> dict[str, object]:
-        """Return how many updates were thrown away, in total and of which clients."""
-        counts = self._clients["rejected"].int().tolist()
-        by_client = {str(client): count for client, count in enumerate(counts) if count}
-        return {"rejected_updates": sum(counts), "rejected_updates_by_client": by_client}
 
     def _elapsed(self) -> float:
         return self._seconds + time.perf_counter() - self._began
@@ -218,12 +195,6 @@ class RunRecorder(Remembers, RoundCallback):
         self._began = time.perf_counter()
 
 
-def _objective(loop: FederatedLoop, plan: RoundPlan) -> Vector:
-    """Return Omega of a round; in a private run the expected one, for measured factors are those of single clients."""
-    private = loop.algorithm.uploads.secret is not None
-    return (unmeasured(plan) if private else plan).lasting_weights
-
-
 def summarise(
     rows: list[dict[str, float]], target: float | None, monitor: str = MONITOR, mode: Mode = "max"
 ) -> dict[str, object]:
@@ -237,13 +208,13 @@ def summarise(
     (1, None)
     """
     name, of_average = monitor.removeprefix("test_"), averaged_name(monitor)
-    num_rounds = int(rows[-1]["round"]) if rows else 0
+    last = rows[-1] if rows else {}
+    num_rounds = int(last.get("round", 0))
     values = [row[monitor] for row in rows if monitor in row]
     averaged = [row[of_average] for row in rows if of_average in row]
     late = [row[monitor] for row in rows if monitor in row and row["round"] > 0.8 * num_rounds]
     best_of = min if mode == "min" else max
-    finals = ("test_loss", "distance", "averaged_loss", "averaged_distance")
-    return {
+    summary: dict[str, object] = {
         "rounds": num_rounds,
         "monitor": monitor,
         "mode": mode,
@@ -252,24 +223,14 @@ def summarise(
         f"averaged_{name}": averaged[-1] if averaged else None,
         f"best_{name}": best_of(values, default=None),
         f"target_{name}": target,
-        **_to_target([row for row in rows if target is not None and _reaches(row, monitor, mode, target)], ""),
-        **_to_target(
-            [row for row in rows if target is not None and _reaches(row, of_average, mode, target)], "averaged_"
-        ),
-        **{f"final_{name}": rows[-1][name] for name in finals if rows and name in rows[-1]},
-        **{f"total_{name}": rows[-1][name] for name in _COSTS if rows and name in rows[-1]},
     }
-
-
-def _reaches(row: dict[str, float], metric: str, mode: Mode, target: float) -> bool:
-    return metric in row and (row[metric] <= target if mode == "min" else row[metric] >= target)
-
-
-def _to_target(reached: list[dict[str, float]], prefix: str) -> dict[str, float | None]:
-    """Return rounds and costs of the first of the rows that reach the target."""
-    first = reached[0] if reached else {}
-    costs = {"rounds": "round"} | {name: name for name in _COSTS}
-    return {f"{prefix}{name}_to_target": first.get(column) for name, column in costs.items()}
+    for prefix, metric in (("", monitor), ("averaged_", of_average)):
+        first = next((row for row in rows if metric in row and reaches(row[metric], target, mode)), {})
+        summary[f"{prefix}rounds_to_target"] = first.get("round")
+        summary |= {f"{prefix}{cost}_to_target": first.get(cost) for cost in _COSTS}
+    finals = ("test_loss", "distance", "averaged_loss", "averaged_distance")
+    summary |= {f"final_{metric}": last[metric] for metric in finals if metric in last}
+    return summary | {f"total_{cost}": last[cost] for cost in _COSTS if cost in last}
 
 
 def save_weights(module: nn.Module, path: Path) -> None:

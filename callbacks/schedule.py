@@ -1,20 +1,120 @@
-"""HeterogeneitySchedule: T and q of every client in every round."""
+"""HeterogeneitySchedule: T and q of every client in every round; q also from where clients are in a radio cell."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks.base import global_seed
-from fl_lightning.callbacks.radio import RayleighOutage
+from fl_lightning.callbacks.rounds import global_seed
 from fl_lightning.parts.bases import Schedule
 from fl_lightning.parts.traits import ScheduleTraits
 from fl_lightning.seeding import Purpose, generator
+from fl_lightning.system.availability import uniforms
+from fl_lightning.system.pace import bounds, members
 from fl_lightning.system.traces import Column, read_numbers, read_trace, whole
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Conditions, IntVector, Vector
+
+
+def rayleigh_outage(
+    distances: npt.ArrayLike,
+    cell_radius: float,
+    edge_snr_db: float,
+    threshold_db: float,
+    path_loss_exponent: float = 3.5,
+    shadowing_db: npt.ArrayLike = 0.0,
+) -> Vector:
+    r"""Return the probability that the signal fades below what decoding needs.
+
+    With path loss and shadowing the mean signal-to-noise ratio is
+    :math:`\bar\gamma_m = \gamma_\mathrm{edge} - 10 \alpha \log_{10}(d_m / d_\mathrm{edge}) + S_m` in dB; under Rayleigh
+    fading the ratio itself is exponentially distributed around it, so
+
+    .. math:: q_m = 1 - e^{-\gamma_\mathrm{threshold} / \bar\gamma_m}
+
+    Args:
+        distances: d, of each client from the base station, (M,).
+        cell_radius: Distance at which the mean ratio is ``edge_snr_db``.
+        edge_snr_db: Mean ratio at the edge of the cell.
+        threshold_db: Ratio below which an upload is lost.
+        path_loss_exponent: alpha; 2 in free space, 3 to 4 in towns.
+        shadowing_db: S, what obstacles add to or take from each client, (M,).
+
+    >>> rayleigh_outage([50, 100], cell_radius=100, edge_snr_db=10, threshold_db=0, path_loss_exponent=2).round(4)
+    array([0.0247, 0.0952])
+    """
+    d = np.asarray(distances, dtype=np.float64)
+    if not (np.isfinite(d).all() and (d > 0).all()):
+        raise ValueError("distances must be positive numbers: nobody is at the antenna itself")
+    mean_db = edge_snr_db - 10 * path_loss_exponent * np.log10(d / cell_radius) + np.asarray(shadowing_db)
+    return -np.expm1(-(10 ** ((threshold_db - mean_db) / 10)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayleighOutage:
+    """Failure rates of clients in a radio cell; give it to the schedule in place of numbers.
+
+    So the sampler knows the rates, and :class:`ChannelFailures` loses uploads by them: fading is independent from round
+    to round, which makes a lost upload a Bernoulli event of the outage probability.
+
+    Args:
+        edge_snr_db: Mean signal-to-noise ratio at the edge of the cell.
+        threshold_db: Ratio below which an upload is lost.
+        cell_radius: Of the cell.
+        min_distance: Nobody is nearer than this.
+        distances: Of each client; by default clients are spread evenly over the area of the cell, once in a run.
+        path_loss_exponent: 2 in free space, 3 to 4 in towns.
+        shadowing_db: Standard deviation of what obstacles do to a client's signal.
+        dynamic: Whether shadowing is drawn anew in each round; otherwise once.
+        max_failure_rate: Nobody is worse: a client whose uploads never arrive cannot be compensated.
+    """
+
+    edge_snr_db: float = 6.0
+    threshold_db: float = 3.0
+    cell_radius: float = 500.0
+    min_distance: float = 25.0
+    distances: list[float] | None = None
+    path_loss_exponent: float = 3.5
+    shadowing_db: float = 0.0
+    dynamic: bool = True
+    max_failure_rate: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min_distance < self.cell_radius:
+            raise ValueError(
+                f"min_distance={self.min_distance} must be above 0 and below cell_radius={self.cell_radius}"
+            )
+        if self.distances is not None and not all(distance > 0 for distance in self.distances):
+            raise ValueError(f"distances={self.distances} must be positive")
+        if not self.shadowing_db >= 0 or not 0 < self.max_failure_rate < 1:
+            raise ValueError(
+                f"shadowing_db={self.shadowing_db} must be at least 0 and max_failure_rate={self.max_failure_rate} "
+                "between 0 and 1"
+            )
+
+    def __call__(self, num_clients: int, round_index: int, seed: int) -> Vector:
+        """Return q of each client in a round, (M,)."""
+        if self.distances is not None and len(self.distances) != num_clients:
+            raise ValueError(f"distances has {len(self.distances)} entries, but there are {num_clients} clients")
+        # Not from the generator of the same purpose, which draws T.
+        area = uniforms(seed, Purpose.CONDITIONS, 0, num_clients, 3)[:, 0]
+        near, far = self.min_distance**2, self.cell_radius**2
+        distances = np.sqrt(near + area * (far - near)) if self.distances is None else np.asarray(self.distances)
+        drawn = uniforms(seed, Purpose.CONDITIONS, round_index if self.dynamic else 0, num_clients, 3)
+        normal = np.sqrt(-2 * np.log1p(-drawn[:, 1])) * np.cos(2 * np.pi * drawn[:, 2])  # Box and Muller
+        rates = rayleigh_outage(
+            distances,
+            self.cell_radius,
+            self.edge_snr_db,
+            self.threshold_db,
+            self.path_loss_exponent,
+            self.shadowing_db * normal,
+        )
+        return np.minimum(rates, self.max_failure_rate)
+
 
 _MAX_STEPS = 1_000_000  # of a client in a round
 
@@ -45,7 +145,6 @@ class Group:
 Steps = int | list[int] | Ramp | str
 Rates = float | list[float] | Ramp | str
 Unit = Literal["iterations", "epochs"]
-Number = TypeVar("Number", int, float)
 
 
 class HeterogeneitySchedule(Callback, Schedule):
@@ -135,19 +234,14 @@ class HeterogeneitySchedule(Callback, Schedule):
             trainer.val_check_batch = max(1, int(num_batches * trainer.val_check_interval))
 
 
-def _bounds(value: Number | tuple[Number, Number]) -> tuple[Number, Number]:
-    low, high = value if isinstance(value, (tuple, list)) else (value, value)
-    return low, high
-
-
 def _checked_group(group: Group) -> Group:
     if not 0 < group.share <= 1:
         raise ValueError(f"a group's share={group.share} must be in (0, 1]")
     for name, value in (("num_steps", group.num_steps), ("failure_rates", group.failure_rates)):
-        low, high = _bounds(value)
+        low, high = bounds(value)
         if not low <= high:
             raise ValueError(f"a group's {name}={value} must go from a lower to a higher value")
-    _check_values(np.array(_bounds(group.num_steps)), np.array(_bounds(group.failure_rates), dtype=np.float64))
+    _check_values(np.array(bounds(group.num_steps)), np.array(bounds(group.failure_rates), dtype=np.float64))
     return group
 
 
@@ -155,18 +249,17 @@ def _draw_groups(groups: list[Group], num_clients: int, rng: np.random.Generator
     shares = np.array([group.share for group in groups])
     if abs(shares.sum() - 1) > 1e-6:
         raise ValueError(f"the shares of the groups must add up to 1, but add up to {shares.sum():g}")
-    ends = np.rint(np.cumsum([0, *shares]) * num_clients).astype(int).tolist()
-    ends[-1] = num_clients  # shares that add up to nearly 1 leave nobody out
+    parts = list(zip(groups, members(shares, num_clients), strict=True))
     steps, rates = np.empty(num_clients, dtype=np.int64), np.empty(num_clients)
     # Group by group, because numpy draws from common bounds several times faster than from bounds of each client.
-    for group, members in zip(groups, map(slice, ends, ends[1:]), strict=True):
-        low, high = _bounds(group.num_steps)
-        steps[members] = rng.integers(low, high, size=members.stop - members.start, endpoint=True)
+    for group, own in parts:
+        low, high = bounds(group.num_steps)
+        steps[own] = rng.integers(low, high, size=own.stop - own.start, endpoint=True)
     rng.random(out=rates)
-    for group, members in zip(groups, map(slice, ends, ends[1:]), strict=True):
-        lowest, highest = _bounds(group.failure_rates)
-        rates[members] *= highest - lowest
-        rates[members] += lowest
+    for group, own in parts:
+        lowest, highest = bounds(group.failure_rates)
+        rates[own] *= highest - lowest
+        rates[own] += lowest
     return steps, rates
 
 

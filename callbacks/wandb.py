@@ -2,6 +2,7 @@
 
 import configparser
 import logging
+import netrc
 import os
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
+from fl_lightning.callbacks.monitors import reaches
 from fl_lightning.callbacks.wandb_media import log_files, media, newest_checkpoint, written_models
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode
@@ -125,7 +127,6 @@ class WandbMetrics(Remembers, Callback):
         return True
 
     def _use(self, action: Callable[["Run"], object]) -> None:
-        """Do something with the open run, if there is one."""
         logger = self._logger
         if logger is not None:
             self._attempt("W&B fails", lambda: action(logger.experiment))
@@ -167,8 +168,7 @@ class WandbMetrics(Remembers, Callback):
         if value is not None:
             best_of = min if mode == "min" else max
             self._best = value if self._best is None else best_of(self._best, value)
-            target = self.target_accuracy
-            if not self._reached and target is not None and best_of(value, target) == value:
+            if not self._reached and reaches(value, self.target_accuracy, mode):
                 self._reached = {name: row[axis] for name, axis in _COSTS.items() if axis in row}
         shown = {**row, "chi2": 0.0} if abs(row.get("chi2", 1.0)) < _NOISE else row
         self._use(lambda run: run.log(shown, step=int(row["round"])))
@@ -228,7 +228,6 @@ class WandbMetrics(Remembers, Callback):
 
 
 def _files_to_log(given: Files | None) -> Files:
-    """Return which files become artifacts, by the argument or by W&B's own variable."""
     if given is not None:
         one_of("log_model", given, Files)
         return given
@@ -249,23 +248,16 @@ def refuse_workspace_settings() -> None:
 
     W&B reads ``wandb/settings`` of whatever folder a command is started in. It may name the project and the user; an
     address counts only if it is the user's own, of ``WANDB_BASE_URL`` or ``wandb login``.
-
-    Raises:
-        ValueError: If it holds anything else.
     """
     for file in (Path("wandb", "settings"), Path(".wandb", "settings")):
         for key, value in _settings(file).items():
-            known = (os.environ.get("WANDB_BASE_URL"), _settings(_user_settings()).get("base_url"), _ADDRESS)
+            user = Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser() / "settings"
+            known = (os.environ.get("WANDB_BASE_URL"), _settings(user).get("base_url"), _ADDRESS)
             if key not in _HARMLESS and not (key == "base_url" and value in known):
                 raise ValueError(
                     f"{file} in this folder sets {key}={value[:100]!r}, by which W&B might send your key to a "
                     "stranger: remove the line; if the address is yours, set WANDB_BASE_URL"
                 )
-
-
-def _user_settings() -> Path:
-    folder = os.environ.get("WANDB_CONFIG_DIR")
-    return (Path(folder) if folder else Path("~", ".config", "wandb")).expanduser() / "settings"
 
 
 def _settings(file: Path) -> dict[str, str]:
@@ -285,10 +277,7 @@ def has_key() -> bool:
         return False
     if os.environ.get("WANDB_API_KEY"):
         return True
-    import netrc
-
     try:
-        hosts = netrc.netrc().hosts
-    except (FileNotFoundError, netrc.NetrcParseError, OSError):
+        return any("wandb" in host for host in netrc.netrc().hosts)
+    except (netrc.NetrcParseError, OSError):
         return False
-    return any("wandb" in host for host in hosts)

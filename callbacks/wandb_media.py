@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +23,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from wandb import Run, Table
 
+Kind = TypeVar("Kind")
 MAX_ROWS = 10_000  # of a table: more than W&B shows
 
 
 def media(loop: FederatedLoop, pictures: bool) -> dict[str, object]:
-    """Return tables (and pictures) of what the run's recorder counted; nothing where the run has no recorder.
-
-    Args:
-        loop: Of the run, after its last round.
-        pictures: Whether to draw the partition and the objective as well; costs about a second.
-    """
-    recorder = next((each for each in loop.callbacks if isinstance(each, RunRecorder)), None)
+    """Return tables (and pictures) of what the run's recorder counted; nothing where the run has no recorder."""
+    recorder = _callback(loop, RunRecorder)
     if recorder is None:
         return {}
     accuracy, clients = recorder.class_accuracy, recorder.client_columns(loop.round_index)
@@ -95,15 +91,19 @@ def _pixels(figure: "Figure") -> npt.NDArray[np.uint8]:
 
 def written_models(loop: FederatedLoop) -> list[Path]:
     """Return the files of weights that the run's recorder wrote."""
-    recorder = next((each for each in loop.callbacks if isinstance(each, RunRecorder)), None)
+    recorder = _callback(loop, RunRecorder)
     files = [recorder.run_dir / name for name in FINAL_FILES if name.startswith("model")] if recorder else []
     return [file for file in files if file.is_file()]
 
 
 def newest_checkpoint(loop: FederatedLoop) -> list[Path]:
     """Return the newest checkpoint of the run; nothing where there is none."""
-    saver = next((each for each in loop.callbacks if isinstance(each, RoundCheckpoint)), None)
+    saver = _callback(loop, RoundCheckpoint)
     return [path for _, path in checkpoints(saver.folder)[-1:]] if saver else []
+
+
+def _callback(loop: FederatedLoop, kind: type[Kind]) -> Kind | None:
+    return next((each for each in loop.callbacks if isinstance(each, kind)), None)
 
 
 def log_files(run: "Run", kind: str, files: list[Path]) -> None:

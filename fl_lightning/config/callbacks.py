@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.callbacks import ComputationTime, DeliveryRecorder, RoundCheckpoint, RoundProgress, RunRecorder
-from fl_lightning.callbacks.tensorboard import TensorBoardMetrics
+from fl_lightning.callbacks.monitors import TensorBoardMetrics
 from fl_lightning.callbacks.wandb import WandbMetrics
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.runs.identity import about

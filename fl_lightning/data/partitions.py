@@ -3,8 +3,9 @@
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,7 +21,8 @@ _LARGEST = 1_000_000_000  # bytes of a file
 Assignment = Literal["blocks", "cyclic", "random"]
 
 
-def _at_least_one(name: str, value: int) -> int:
+def at_least_one(name: str, value: int) -> int:
+    """Return a number that must be an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     return int(value)
@@ -76,7 +78,7 @@ class OneClassPerClient(Partition):
     """
 
     def __init__(self, num_clients: int, assignment: Assignment = "blocks") -> None:
-        self.num_clients = _at_least_one("num_clients", num_clients)
+        self.num_clients = at_least_one("num_clients", num_clients)
         one_of("assignment", assignment, Assignment)
         self.assignment = assignment
 
@@ -89,20 +91,17 @@ class OneClassPerClient(Partition):
                 f"for {len(classes)} classes"
             )
         owners = np.empty(len(labels), dtype=np.int64)
-        assigned = self._classes_of_clients(len(classes), rng)
+        clients = np.arange(self.num_clients)
+        blocks = clients * len(classes) // self.num_clients
+        assigned = clients % len(classes) if self.assignment == "cyclic" else blocks
+        if self.assignment == "random":
+            assigned = rng.permutation(blocks)
         for position, label in enumerate(classes):
             sharing = np.flatnonzero(assigned == position)
             examples = rng.permutation(np.flatnonzero(labels == label))
             _enough(len(examples), len(sharing), len(sharing))
             owners[examples] = np.repeat(sharing, _even(len(examples), len(sharing)))
         return examples_of(owners, self.num_clients)
-
-    def _classes_of_clients(self, num_classes: int, rng: np.random.Generator) -> IntVector:
-        clients = np.arange(self.num_clients)
-        if self.assignment == "cyclic":
-            return clients % num_classes
-        blocks = clients * num_classes // self.num_clients
-        return rng.permutation(blocks) if self.assignment == "random" else blocks
 
 
 class Dirichlet(Partition):
@@ -118,8 +117,8 @@ class Dirichlet(Partition):
     """
 
     def __init__(self, num_clients: int, alpha: float, min_size: int = 1) -> None:
-        self.num_clients = _at_least_one("num_clients", num_clients)
-        self.min_size = _at_least_one("min_size", min_size)
+        self.num_clients = at_least_one("num_clients", num_clients)
+        self.min_size = at_least_one("min_size", min_size)
         if not (math.isfinite(alpha) and alpha > 0):
             raise ValueError(f"alpha must be a finite number above 0, got {alpha!r}")
         self.alpha = float(alpha)
@@ -167,8 +166,8 @@ class Shards(Partition):
     """
 
     def __init__(self, num_clients: int, shards_per_client: int = 2) -> None:
-        self.num_clients = _at_least_one("num_clients", num_clients)
-        self.shards_per_client = _at_least_one("shards_per_client", shards_per_client)
+        self.num_clients = at_least_one("num_clients", num_clients)
+        self.shards_per_client = at_least_one("shards_per_client", shards_per_client)
 
     def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
         """Return for each client the indices of its examples."""
@@ -191,7 +190,7 @@ class IID(Partition):
     uses_labels = False
 
     def __init__(self, num_clients: int) -> None:
-        self.num_clients = _at_least_one("num_clients", num_clients)
+        self.num_clients = at_least_one("num_clients", num_clients)
 
     def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
         """Return for each client the indices of its examples."""
@@ -213,10 +212,8 @@ class GivenIndices(Partition):
     uses_labels = False
 
     def __init__(self, indices: str | Sequence[Sequence[int]]) -> None:
-        name, lists = "indices", indices
-        if isinstance(indices, str):
-            name = indices
-            lists = _read_json(Path(indices))
+        name = indices if isinstance(indices, str) else "indices"
+        lists = _read_json(Path(indices)) if isinstance(indices, str) else indices
         if not isinstance(lists, Sequence) or not lists:
             raise ValueError(f"{name} must be a list with one list of example numbers for each client, got {lists!r}")
         self._parts = [_example_numbers(name, client, values) for client, values in enumerate(lists)]
@@ -231,21 +228,19 @@ class GivenIndices(Partition):
         return [part.copy() for part in self._parts]
 
 
-def _read_json(path: Path) -> Sequence[Sequence[int]]:
+def _read_json(path: Path) -> Any:
     try:
-        content: Sequence[Sequence[int]] = json.loads(read_plain(path, _LARGEST))
+        return json.loads(read_plain(path, _LARGEST))
     except FileNotFoundError:
         raise FileNotFoundError(f"no file {path} with the clients' example numbers (a JSON list of lists)") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a JSON list of lists of example numbers: {error}") from None
-    return content
 
 
 def _example_numbers(name: str, client: int, values: object) -> IntVector:
-    try:
+    part = np.empty(0)
+    with suppress(ValueError):  # lists of unequal length
         part = np.asarray(values)
-    except ValueError:
-        part = np.empty(0)
     if part.ndim != 1 or len(part) == 0 or part.dtype.kind not in "iu" or part.min() < 0:
         raise ValueError(
             f"{name}: client {client} needs a non-empty list of example numbers (0 or more), got {values!r}"
@@ -255,10 +250,8 @@ def _example_numbers(name: str, client: int, values: object) -> IntVector:
 
 @runtime_checkable
 class _KnownClasses(Protocol):
-    """A data source whose training examples are so many of each class, and are split by a partition."""
-
     partition: Partition
-    class_sizes: tuple[int, ...]
+    class_sizes: tuple[int, ...]  # training examples of each class
 
 
 @runtime_checkable
@@ -271,11 +264,6 @@ def expected_sizes(data: object, seed: int) -> tuple[IntVector | None, IntVector
 
     A partition is asked twice, with the labels in two orders. What comes out the same does not depend on the order, so
     it is what the real data gives; the rest is None.
-
-    Args:
-        data: A data source; with ``partition`` and ``class_sizes`` (the number of training examples of each class), or
-            with ``num_clients`` where each client has one example.
-        seed: Of the run.
 
     >>> from fl_lightning.data import Quadratic
     >>> expected_sizes(Quadratic(num_clients=3), seed=0)

@@ -6,6 +6,7 @@ import torch
 from typing_extensions import override
 
 from fl_lightning.data.federation import TensorFederation
+from fl_lightning.data.partitions import at_least_one
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import RoundPlan, Vector
@@ -49,15 +50,9 @@ class Quadratic(DataSource):
         dimension: d.
     """
 
-    name = "quadratic"
-    num_classes = 0
-    class_names: tuple[str, ...] = ()
-
     def __init__(self, num_clients: int = 30, dimension: int = 10) -> None:
-        for name, value in (("num_clients", num_clients), ("dimension", dimension)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-        self.num_clients, self.dimension = num_clients, dimension
+        self.num_clients = at_least_one("num_clients", num_clients)
+        self.dimension = at_least_one("dimension", dimension)
 
     def load(self, seed: int) -> QuadraticFederation:
         """Draw the clients' targets."""

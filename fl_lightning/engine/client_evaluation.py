@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_lightning.data.held_out import HeldOut
+from fl_lightning.data.derived import HeldOut
 from fl_lightning.parts.protocols import EvaluatesClients, Federation
 from fl_lightning.types import BoolVector, IntVector, ModelState, Vector
 

@@ -13,7 +13,7 @@ from fl_lightning.engine.engine import Engine
 from fl_lightning.parts.protocols import PLAIN, Batch, Federation, Handout, LocalWork
 from fl_lightning.parts.protocols import Engine as AnyEngine
 from fl_lightning.solvers import Solver
-from fl_lightning.system.deliveries import Delivery, read_deliveries
+from fl_lightning.system.traces import Delivery, read_deliveries
 from fl_lightning.types import BoolVector, IntVector, ModelState, RoundPlan, Updates, Vector
 
 

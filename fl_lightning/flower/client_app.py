@@ -15,7 +15,7 @@ from lightning.fabric import Fabric
 
 from fl_lightning.config import building
 from fl_lightning.config.compose import ConfigError
-from fl_lightning.data.held_out import HeldOut
+from fl_lightning.data.derived import HeldOut
 from fl_lightning.engine import Engine
 from fl_lightning.flower import messages, secure_client
 from fl_lightning.flower.messages import Content, value

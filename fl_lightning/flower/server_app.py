@@ -29,7 +29,7 @@ from fl_lightning.parts.protocols import PLAIN, Engine, Federation, Handout
 from fl_lightning.runs.records import CHECKPOINTS
 from fl_lightning.runs.storage import load_latest
 from fl_lightning.solvers import Solver
-from fl_lightning.system.deliveries import Delivery
+from fl_lightning.system.traces import Delivery
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
 CONFIG = "config.yaml"  # in the app

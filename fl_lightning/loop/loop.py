@@ -12,8 +12,8 @@ from lightning.pytorch import LightningModule
 
 from fl_lightning.aggregators.aggregator import mixed_buffers
 from fl_lightning.algorithms import Algorithm, System
+from fl_lightning.data.derived import ValidationSplit
 from fl_lightning.data.given import as_federation
-from fl_lightning.data.held_out import ValidationSplit
 from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.engine.client_evaluation import ClientEvaluation, ClientEvaluator, as_evaluation, slow_half
@@ -27,7 +27,7 @@ from fl_lightning.planning import Planner, target_weights
 from fl_lightning.server import Budget, Spent
 from fl_lightning.server.faults import SoundProbe, without_absent
 from fl_lightning.solvers import warn_of_difference
-from fl_lightning.system.costs import message_sizes
+from fl_lightning.system.pace import message_sizes
 from fl_lightning.types import IntVector, ModelState, Received, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.hidden import check_hidden_updates
 from fl_lightning.uploads.released import released

@@ -2,16 +2,6 @@
 
 from fl_lightning.system.availability import AvailabilityTrace, DayNight, OnOff
 from fl_lightning.system.clock import Clock
-from fl_lightning.system.costs import Traffic
-from fl_lightning.system.values import Between, LogNormal, Share
+from fl_lightning.system.pace import Between, LogNormal, Share, Traffic
 
-__all__ = [
-    "AvailabilityTrace",
-    "Between",
-    "Clock",
-    "DayNight",
-    "LogNormal",
-    "OnOff",
-    "Share",
-    "Traffic",
-]
+__all__ = ["AvailabilityTrace", "Between", "Clock", "DayNight", "LogNormal", "OnOff", "Share", "Traffic"]

@@ -1,7 +1,5 @@
 """Who can be drawn at all: a schedule of its own, the same for every algorithm under one seed."""
 
-from typing import Protocol
-
 import numpy as np
 
 from fl_lightning.seeding import Purpose, client_keys
@@ -9,25 +7,10 @@ from fl_lightning.system.traces import read_flags
 from fl_lightning.types import BoolVector, IntVector, Vector
 
 
-class Availability(Protocol):
-    """Decides who can be drawn in a round."""
-
-    def __call__(self, num_clients: int, round_index: int, seed: int) -> BoolVector:
-        """Return whether each client can be drawn, (M,); at least one can."""
-
-    def rates(self, num_clients: int) -> Vector:
-        """Return in which share of the rounds each client can be drawn, (M,)."""
-
-
 def uniforms(seed: int, purpose: Purpose, round_index: int, clients: int | IntVector, size: int = 1) -> Vector:
     """Return numbers in [0, 1) that are a function of (seed, purpose, round, client), (n, size).
 
-    Args:
-        seed: Of the run.
-        purpose: What the numbers are for.
-        round_index: Of the round.
-        clients: How many clients there are, or which of them are wanted.
-        size: Numbers of each client.
+    ``clients`` is how many there are, or which of them are wanted.
 
     >>> uniforms(0, Purpose.AVAILABILITY, 1, 3).shape
     (3, 1)
@@ -60,14 +43,12 @@ class DayNight:
     def rates(self, num_clients: int) -> Vector:
         """Return in which share of the rounds each client can be drawn, (M,)."""
         hours = [self.probabilities(num_clients, hour) for hour in range(self.period)]
-        return np.asarray(np.mean([each + _waited_for(each) for each in hours], axis=0), dtype=np.float64)
+        return np.mean([each + _waited_for(each) for each in hours], axis=0, dtype=np.float64)
 
     def probabilities(self, num_clients: int, round_index: int) -> Vector:
         """Return the probability that each client is there, (M,)."""
         phases = np.arange(num_clients) * self.zones // num_clients / self.zones
-        return np.asarray(
-            self.mean + self.swing * np.sin(2 * np.pi * (round_index % self.period / self.period + phases))
-        )
+        return self.mean + self.swing * np.sin(2 * np.pi * (round_index % self.period / self.period + phases))
 
     def __call__(self, num_clients: int, round_index: int, seed: int) -> BoolVector:
         """Return who is there; where nobody is, the server waits for the likeliest client."""
@@ -91,11 +72,11 @@ class OnOff:
             raise ValueError(f"mean_on={mean_on} and mean_off={mean_off} must be at least 1 round")
         self.mean_on, self.mean_off = mean_on, mean_off
 
-    def _away(self, num_clients: int) -> Vector:
+    def _steady(self, num_clients: int) -> Vector:
         away = np.asarray(self.mean_off, dtype=np.float64)
         if away.ndim and len(away) != num_clients:
             raise ValueError(f"mean_off has {len(away)} values, but there are {num_clients} clients: give one for each")
-        return np.broadcast_to(away, num_clients)
+        return self.mean_on / (self.mean_on + np.broadcast_to(away, num_clients))
 
     def rates(self, num_clients: int) -> Vector:
         """Return in which share of the rounds each client can be drawn, (M,)."""
@@ -103,17 +84,14 @@ class OnOff:
         steady[int(np.argmax(steady))] += np.prod(1 - steady)  # it is waited for where nobody is there
         return steady
 
-    def _steady(self, num_clients: int) -> Vector:
-        return np.asarray(self.mean_on / (self.mean_on + self._away(num_clients)), dtype=np.float64)
-
     def __call__(self, num_clients: int, round_index: int, seed: int) -> BoolVector:
         """Return who is there; where nobody is, the server waits for the one that is there most."""
-        away, steady = self._away(num_clients), self._steady(num_clients)
+        steady = self._steady(num_clients)
         begin = round_index - round_index % self._BLOCK
         there = uniforms(seed, Purpose.AVAILABILITY, begin, num_clients)[:, 0] < steady
         for index in range(begin + 1, round_index + 1):
             drawn = uniforms(seed, Purpose.AVAILABILITY, index, num_clients)[:, 0]
-            there = np.where(there, drawn >= 1 / self.mean_on, drawn < 1 / away)
+            there = np.where(there, drawn >= 1 / self.mean_on, drawn < 1 / np.asarray(self.mean_off))
         return _at_least_one(there, steady)
 
 
@@ -128,16 +106,15 @@ class AvailabilityTrace:
     def __init__(self, path: str) -> None:
         self.path = path
         self.available = read_flags(path, "available")
-        somebody = self.available.any(axis=1)
-        if not somebody.all():
-            empty = int(np.argmin(somebody)) + 1
+        empty = np.flatnonzero(~self.available.any(axis=1)) + 1
+        if len(empty):
             raise ValueError(
-                f"trace file {path} has nobody available in round {empty}: a round needs at least one client"
+                f"trace file {path} has nobody available in round {empty[0]}: a round needs at least one client"
             )
 
     def rates(self, num_clients: int) -> Vector:
         """Return in which share of the rounds each client can be drawn, (M,)."""
-        return np.asarray(self.available.mean(axis=0), dtype=np.float64)
+        return self.available.mean(axis=0, dtype=np.float64)
 
     def __call__(self, num_clients: int, round_index: int, seed: int) -> BoolVector:
         """Return who is there."""

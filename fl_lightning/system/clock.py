@@ -12,9 +12,7 @@ from fl_lightning.parts.protocols import Forecast
 from fl_lightning.parts.traits import Asks
 from fl_lightning.seeding import Purpose
 from fl_lightning.system.availability import AvailabilityTrace, DayNight, OnOff, uniforms
-from fl_lightning.system.costs import SCALAR_BYTES, Traffic
-from fl_lightning.system.pace import Pace, read_pace
-from fl_lightning.system.values import Values, client_values
+from fl_lightning.system.pace import SCALAR_BYTES, Pace, Traffic, Values, client_values, normal, read_pace
 from fl_lightning.types import Arrivals, Cohort, Conditions, IntVector, Profiles, RoundCosts, RoundPlan, Vector
 
 _HOPELESS = 0.99  # probability of missing the deadline from which on a client is not drawn
@@ -22,8 +20,6 @@ _HOPELESS = 0.99  # probability of missing the deadline from which on a client i
 
 @dataclass(frozen=True, kw_only=True)
 class _Drawn:
-    """What is drawn once in a run."""
-
     pace: Pace
     seed: int
     presence: Vector | None = None  # how often each client can be drawn; None: always
@@ -31,13 +27,13 @@ class _Drawn:
 
 
 class Clock:
-    r"""Says how many seconds a round takes each client, and the round as a whole.
+    r"""Says how many seconds a round takes each client, and the round, which lasts until its slowest client is done.
 
     .. math:: t_m = \ell_m + D / d_m + \xi_m T_m s_m + U / u_m
 
     with latency :math:`\ell`, D and U bytes at the rates d (down) and u (up), s seconds per step, and :math:`\xi` the
-    jitter of this round. A round lasts until its slowest drawn client is done. Every value may be one number for all, a
-    list, a file of numbers, a range, a log-normal spread, or groups with their shares.
+    jitter of this round. Every value may be one number for all, a list, a file of numbers, a range, a log-normal
+    spread, or groups with their shares.
 
     Args:
         seconds_per_step: s, of a local step.
@@ -77,12 +73,9 @@ class Clock:
         if take_first is not None and take_first < 1:
             raise ValueError(f"take_first={take_first} must be at least 1: leave it out to wait for all")
         self.seconds_per_step, self.latency = seconds_per_step, latency
-        self.upload_rate = upload_rate
-        self.download_rate = download_rate
-        self.follows_steps = follows_steps
-        self.jitter = jitter
-        self.deadline = deadline
-        self.take_first = take_first
+        self.upload_rate, self.download_rate = upload_rate, download_rate
+        self.follows_steps, self.jitter = follows_steps, jitter
+        self.deadline, self.take_first = deadline, take_first
         self.availability = availability
         self._trace = read_pace(Path(trace)) if trace is not None else None
         self._drawn: _Drawn | None = None
@@ -117,33 +110,32 @@ class Clock:
         """Draw what is drawn once; ``forecast`` yields typical rounds, for speeds that follow T."""
         self.traffic = traffic
         order: Vector | None = None
+        slow_rates: Vector | None = None
         if self.follows_steps:
-            order = -np.asarray(
-                np.mean([profiles.conditions.offered_steps for profiles in forecast()], axis=0), dtype=np.float64
-            )
+            slow_rates = np.mean([each.conditions.offered_steps for each in forecast()], axis=0, dtype=np.float64)
+            order = -slow_rates
         drawn = uniforms(seed, Purpose.CLOCK, 0, num_clients, 4)
-        slow_rates = None if order is None else -order
+        up = np.inf if self.upload_rate is None else self.upload_rate
+        down = np.inf if self.download_rate is None else self.download_rate
         pace = Pace(
             seconds_per_step=client_values("seconds_per_step", self.seconds_per_step, drawn[:, 0], order),
             latency=client_values("latency", self.latency, drawn[:, 1], order),
-            upload_rate=_rate("upload_rate", self.upload_rate, drawn[:, 2], slow_rates),
-            download_rate=_rate("download_rate", self.download_rate, drawn[:, 3], slow_rates),
+            upload_rate=client_values("upload_rate", up, drawn[:, 2], slow_rates),
+            download_rate=client_values("download_rate", down, drawn[:, 3], slow_rates),
         )
         pace.check()
-        if self._trace is not None and len(self._trace[0].seconds_per_step) != num_clients:
+        if self._trace is not None and len(self._trace[0].latency) != num_clients:
             raise ValueError(
-                f"the clock's trace has {len(self._trace[0].seconds_per_step)} clients, but there are {num_clients}"
+                f"the clock's trace has {len(self._trace[0].latency)} clients, but there are {num_clients}"
             )
-        self._drawn = _Drawn(pace=pace, seed=seed)
+        rates = None if self.availability is None else self.availability.rates(num_clients)
+        self._drawn = _Drawn(pace=pace, seed=seed, rates=rates)
         fastest = min(self.times(1, np.ones(num_clients, dtype=np.int64), jitter=False)[1])
         if self.deadline is not None and fastest > self.deadline:
             raise ValueError(
                 f"deadline={self.deadline:g} is over before the fastest client has made one step and sent it "
                 f"({fastest:g} s): nobody could ever be in time"
             )
-
-        rates = None if self.availability is None else self.availability.rates(num_clients)
-        self._drawn = _Drawn(pace=pace, seed=seed, rates=rates)
         self._drawn = replace(self._drawn, presence=self._presence(num_clients, forecast))
 
     def expecting(self, num_clients: int, forecast: Forecast) -> "Clock":
@@ -153,13 +145,11 @@ class Clock:
         return clock
 
     def _presence(self, num_clients: int, forecast: Forecast) -> Vector | None:
-        """Return how often each client is there and has a chance to be in time, (M,)."""
         if not self.changes_conditions:
             return None
         rates = self._started().rates
-        there = np.ones(num_clients) if rates is None else rates
         hopeful = [self._missing(profiles.num_steps, 1) <= _HOPELESS for profiles in forecast()]
-        return np.maximum(there * np.mean(hopeful, axis=0), 1e-9)
+        return np.maximum((1.0 if rates is None else rates) * np.mean(hopeful, axis=0), 1e-9)
 
     def pace(self, round_index: int) -> Pace:
         """Return how fast all clients are in a round."""
@@ -181,32 +171,29 @@ class Clock:
             pace, num_steps = pace.of(clients), num_steps[clients]
         training = num_steps * pace.seconds_per_step
         if jitter and self.jitter:
-            from scipy.special import ndtri
-
             who = len(num_steps) if clients is None else clients
             drawn = uniforms(self._started().seed, Purpose.CLOCK, round_index, who)[:, 0]
-            training = training * np.exp(self.jitter * ndtri(drawn * (1 - 2e-12) + 1e-12))
+            training = training * np.exp(self.jitter * normal(drawn))
         return training, training + pace.waiting(self.traffic.download, self.traffic.upload)
 
     def seen(self, conditions: Conditions, round_index: int) -> Conditions:
         """Return the conditions of a round with the deadline in the failure rates, and with who can be drawn."""
         if not self.changes_conditions:
             return conditions
-        num_clients = len(conditions.num_steps)
+        drawn, num_clients = self._started(), len(conditions.num_steps)
         available = np.ones(num_clients, dtype=bool)
         if self.availability is not None:
-            available = self.availability(num_clients, round_index, self._started().seed)
+            available = self.availability(num_clients, round_index, drawn.seed)
         missing = self._missing(conditions.num_steps, round_index)
         hopeful = available & (missing <= _HOPELESS)
         rates = 1 - (1 - conditions.failure_rates) * (1 - np.minimum(missing, _HOPELESS))
-        there = self._started().rates
         return replace(
             conditions,
             failure_rates=rates,
             available=hopeful if hopeful.any() else available,  # a round in which all will be late is lost
             link_rates=conditions.failure_rates,
-            presence=self._started().presence,
-            chance=np.where(missing <= _HOPELESS, 1.0 if there is None else there, 0.0),
+            presence=drawn.presence,
+            chance=np.where(missing <= _HOPELESS, 1.0 if drawn.rates is None else drawn.rates, 0.0),
         )
 
     def _missing(self, num_steps: IntVector, round_index: int) -> Vector:
@@ -249,21 +236,17 @@ class Clock:
         return np.asarray(bdtr(self.take_first - 1, others, np.clip(ahead, 0, 1)), dtype=np.float64)
 
     def delivered(self, plan: RoundPlan, channel: Channel, seed: int) -> IntVector:
-        """Return how many of each client's draws count: those that the channel delivers, in time, (M,).
-
-        Links see their own failure rates, without what the deadline adds.
-        """
-        profiles = plan.profiles
-        if profiles.conditions.link_rates is not None:
-            alone = replace(profiles.conditions, failure_rates=profiles.conditions.link_rates, link_rates=None)
-            linked = replace(plan.expected, profiles=replace(profiles, conditions=alone))
-            arrived = channel.configure_delivery(replace(plan, expected=linked), seed)
-        else:
-            arrived = channel.configure_delivery(plan, seed)
+        """Return how many of each client's draws count: those that the channel delivers, in time, (M,)."""
+        conditions = plan.profiles.conditions
+        linked = plan
+        if conditions.link_rates is not None:  # links see their own failure rates, without what the deadline adds
+            alone = replace(conditions, failure_rates=conditions.link_rates, link_rates=None)
+            profiles = replace(plan.profiles, conditions=alone)
+            linked = replace(plan, expected=replace(plan.expected, profiles=profiles))
+        arrived = channel.configure_delivery(linked, seed)
         return self._in_time(plan, arrived) if self.decides_deliveries else arrived
 
     def _in_time(self, plan: RoundPlan, arrived: IntVector) -> IntVector:
-        """Return how many of each client's draws count, given how many arrive sooner or later, (M,)."""
         if plan.cohort.arrivals is not None:
             raise ValueError("take_first has no meaning where clients do not wait for each other: leave it out")
         times = self.times(plan.index, plan.profiles.num_steps)[1]
@@ -288,22 +271,12 @@ class Clock:
     def costs(
         self, plan: RoundPlan, delivered: IntVector, got: IntVector, asked: IntVector, answer_bytes: float
     ) -> RoundCosts:
-        """Return what a round costs.
-
-        Args:
-            plan: Of the round.
-            delivered: How many draws of each client count, (M,).
-            got: Clients that download the model.
-            asked: Clients that answered a question before the draw.
-            answer_bytes: Of the answers.
-        """
+        """Return what a round costs where clients ``got`` download the model and ``asked`` answered a question."""
         if plan.cohort.arrivals is not None:
             return self._asynchronous_costs(plan, plan.cohort.arrivals)
         drawn, num_steps = plan.cohort.clients, plan.profiles.num_steps
         training, whole = self.times(plan.index, num_steps, clients=drawn)
-        asking = 0.0
-        if plan.probed_steps:
-            asking = plan.probed_steps * float(self.pace(plan.index).seconds_per_step.mean())
+        asking = plan.probed_steps * float(self.pace(plan.index).seconds_per_step.mean()) if plan.probed_steps else 0.0
         up, down = self.traffic.total(drawn, got, asked, answer_bytes)
         return RoundCosts(
             local_steps=int(num_steps[drawn].sum()) + plan.probed_steps,
@@ -326,12 +299,7 @@ class Clock:
         )
 
     def _round_time(self, times: Vector, delivered: IntVector) -> float:
-        """Return the seconds of a round from those of the drawn clients and how many draws of each count."""
         if self.take_first is not None and delivered.sum() >= self.take_first:
             return float(times[delivered > 0].max())
         slowest = float(times.max(initial=0.0))
         return slowest if self.deadline is None else min(slowest, self.deadline)
-
-
-def _rate(name: str, values: Values | None, drawn: Vector, order: Vector | None) -> Vector:
-    return np.full(len(drawn), np.inf) if values is None else client_values(name, values, drawn, order)

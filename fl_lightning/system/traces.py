@@ -1,14 +1,17 @@
-"""Files with a number for each client, or for each client in each round: read, and checked, in one place."""
+"""Files with numbers of clients in rounds, read and checked in one place: traces, and what other machines answered."""
 
 import csv
+import io
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from fl_lightning.output import open_plain
 from fl_lightning.types import Vector
 
 KINDS = (".csv", ".txt", ".json", ".npy")  # of files with one number for each client
@@ -72,10 +75,6 @@ def read_trace(path: str | Path, columns: Sequence[Column], wanted: str, every_r
         columns: What it must have besides.
         wanted: These columns in words, for errors.
         every_round: Whether the round must be named; otherwise a file without rounds has one.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is not such a table, or does not have each client once in each round.
     """
     spot = (Column("round", whole, None if every_round else 1), Column("client", whole))
     try:
@@ -108,19 +107,13 @@ def _rows(path: Path) -> list[Row]:
     if not path.is_file():
         raise FileNotFoundError(f"trace file {path} does not exist")
     if path.suffix == ".json":
-        rows: list[Row] = json.loads(path.read_text(encoding="utf-8-sig"))
-        return rows
+        return list(json.loads(path.read_text(encoding="utf-8-sig")))
     with path.open(newline="", encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
 
 def read_numbers(path: str | Path) -> Vector:
-    """Return the numbers of a file: CSV or text with one per line, a JSON list, or a one-dimensional ``.npy`` array.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it holds something else than finite numbers.
-    """
+    """Return the numbers of a file: CSV or text with one per line, a JSON list, or a one-dimensional ``.npy`` array."""
     path = Path(path)
     if path.suffix not in KINDS:
         raise ValueError(f"{path} must be a file of numbers: {', '.join(KINDS)}")
@@ -141,3 +134,59 @@ def read_numbers(path: str | Path) -> Vector:
             f"{path} must hold a list of finite numbers, one for each client, but has shape {values.shape}"
         )
     return values.astype(np.float64)
+
+
+DELIVERIES = "deliveries.csv"  # in the folder of a run
+_LARGEST = 1_000_000_000  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """The answer of one client to one question."""
+
+    round_index: int
+    question: int  # of the round, counted from 0; training is the last
+    client: int
+    arrived: bool
+    num_steps: int  # T as reported; 0 where the client was asked for something else or did not answer
+
+
+@runtime_checkable
+class Answers(Protocol):
+    """An engine that asks other machines, and knows what they answered in the last round."""
+
+    deliveries: list[Delivery]
+
+
+_COLUMNS = ("round", *[field.name for field in fields(Delivery)][1:])
+
+
+def as_table(deliveries: Iterable[Delivery], header: bool = True) -> str:
+    """Return deliveries as CSV.
+
+    >>> as_table([Delivery(round_index=1, question=0, client=3, arrived=True, num_steps=7)]).splitlines()
+    ['round,question,client,arrived,num_steps', '1,0,3,1,7']
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if header:
+        writer.writerow(_COLUMNS)
+    writer.writerows([int(value) for value in astuple(delivery)] for delivery in deliveries)
+    return text.getvalue()
+
+
+def read_deliveries(path: Path, last_round: int | None = None) -> list[Delivery]:
+    """Return the deliveries in a file, up to a round."""
+    try:
+        with io.TextIOWrapper(open_plain(path, _LARGEST), newline="", encoding="utf-8") as file:
+            rows = [[int(row[name]) for name in _COLUMNS] for row in csv.DictReader(file)]
+        found = [_delivery(*row) for row in rows]
+    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is not a table with columns {', '.join(_COLUMNS)}: {error!r}") from None
+    return [delivery for delivery in found if last_round is None or delivery.round_index <= last_round]
+
+
+def _delivery(index: int, question: int, client: int, arrived: int, num_steps: int) -> Delivery:
+    if index < 1 or min(question, client, num_steps) < 0 or arrived not in (0, 1):
+        raise ValueError(f"a row {[index, question, client, arrived, num_steps]} is out of range")
+    return Delivery(round_index=index, question=question, client=client, arrived=bool(arrived), num_steps=num_steps)

@@ -15,7 +15,7 @@ from fl_lightning.callbacks import (
     RayleighOutage,
     TraceChannel,
 )
-from fl_lightning.callbacks.radio import rayleigh_outage
+from fl_lightning.callbacks.schedule import rayleigh_outage
 from fl_lightning.types import Cohort, RoundPlan
 from made import made_profiles
 from systems import gaussian_federation, linear_module, made_plan, small_loop

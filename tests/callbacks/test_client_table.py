@@ -5,8 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from fl_lightning.callbacks import client_table
-from fl_lightning.callbacks.client_table import write_client_table
+from fl_lightning.callbacks import run_files
+from fl_lightning.callbacks.run_files import write_client_table
 from fl_lightning.cli.main import main
 
 
@@ -33,7 +33,7 @@ def test_many_clients_have_groups_quantiles_and_parquet(tmp_path):
     for name, values in columns.items():
         parts = np.array_split(values, 1000)
         np.testing.assert_allclose(groups[name], [part.mean() for part in parts])
-        np.testing.assert_allclose(quantiles[name], np.quantile(values, client_table.LEVELS))
+        np.testing.assert_allclose(quantiles[name], np.quantile(values, run_files.LEVELS))
     assert (groups["weight"] * groups["num_clients"]).sum() == pytest.approx(1)
     everybody = parquet.read_table(tmp_path / "clients.parquet")
     assert everybody.column_names == ["client", "size", "weight"]
@@ -41,15 +41,15 @@ def test_many_clients_have_groups_quantiles_and_parquet(tmp_path):
 
 
 def test_a_run_and_its_report_with_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(client_table, "MAX_ROWS", 5)
-    monkeypatch.setattr(client_table, "GROUPS", 4)
+    monkeypatch.setattr(run_files, "MAX_ROWS", 5)
+    monkeypatch.setattr(run_files, "GROUPS", 4)
     run = tmp_path / "run"
     arguments = ["--config", "digits_fedacs.yaml", "--logger", "none", "--run_dir", str(run)]
     assert main(["train", *arguments, "--loop.rounds", "2"]) == 0
     assert read(run / "clients.csv")["num_clients"].tolist() == [5.0] * 4
     assert main(["report", str(run), "--out", str(tmp_path / "report"), "--no-figures"]) == 0
     assert "20 clients" in (tmp_path / "report" / "index.html").read_text()
-    monkeypatch.setattr(client_table, "MAX_ROWS", 100)
+    monkeypatch.setattr(run_files, "MAX_ROWS", 100)
     assert main(["train", *arguments, "--loop.rounds", "1", "--resume", "never"]) == 0
     assert not (run / "clients_quantiles.csv").exists()  # of the run before
     assert len(read(run / "clients.csv")["client"]) == 20

@@ -10,7 +10,7 @@ import torch
 from fl_lightning.callbacks import RunRecorder, SamplerSelection, WandbMetrics
 from fl_lightning.callbacks.wandb_media import media
 from fl_lightning.cli.main import main
-from fl_lightning.data.held_out import ValidationSplit
+from fl_lightning.data.derived import ValidationSplit
 from fl_lightning.samplers import HeterogeneityAware, Independent, Systematic
 from fl_lightning.uploads import Clip, GaussianMechanism
 from systems import gaussian_federation, linear_module, small_loop

@@ -11,6 +11,7 @@ from PIL import Image
 from torchvision import datasets
 
 from fl_lightning.data import CIFAR10, IID, Images, load_cifar10
+from fl_lightning.data.cifar10 import CLASS_NAMES
 from fl_lightning.data.images import save_images
 
 PICTURES = (*(f"data_batch_{number}.png" for number in range(1, 6)), "test_batch.png")
@@ -121,7 +122,7 @@ def test_torchvisions_layout_gives_the_same_images(root, tmp_path, monkeypatch):
     test = {"data": images.test_images.reshape(10_000, 3072).numpy(), "labels": images.test_labels.tolist()}
     monkeypatch.setattr(datasets.CIFAR10, "train_list", batches)
     monkeypatch.setattr(datasets.CIFAR10, "test_list", [write("test_batch", test)])
-    name, md5 = write("batches.meta", {"label_names": list(CIFAR10.class_names)})
+    name, md5 = write("batches.meta", {"label_names": list(CLASS_NAMES)})
     monkeypatch.setattr(datasets.CIFAR10, "meta", {"filename": name, "key": "label_names", "md5": md5})
     assert load_cifar10(tmp_path).digests() == images.digests()
     assert (tmp_path / "cifar10.pt").is_file()

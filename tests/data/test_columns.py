@@ -7,7 +7,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fl_lightning.data import IID, ByColumn, Digits, Dirichlet, FromDataModule, GivenIndices, OneClassPerClient
-from fl_lightning.data.columns import column_values, find_labels
+from fl_lightning.data.given import column_values, find_labels
 
 WORDS = ["cat", "dog", "cat", "eel", "dog", "cat"]
 LABELS = [0, 1, 0, 2, 1, 0]

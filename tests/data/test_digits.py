@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 import torch
 
-from fl_lightning.data import IID, Digits, OneClassPerClient, digits, label_counts
+from fl_lightning.data import IID, Digits, OneClassPerClient, label_counts, mnist
 
 
 def test_the_bundled_digits_are_those_of_scikit_learn():
     images, labels = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
-    with np.load(digits._FILE) as stored:
+    with np.load(mnist._DIGITS) as stored:
         assert np.array_equal(stored["pixels"].reshape(-1, 64), images)
         assert np.array_equal(stored["labels"], labels)
-    assert tuple(np.bincount(labels)) == digits._CLASS_SIZES
+    assert tuple(np.bincount(labels)) == mnist._DIGITS_SIZES
 
 
 def test_digits_are_all_there_scaled_and_split_by_class():
@@ -22,7 +22,7 @@ def test_digits_are_all_there_scaled_and_split_by_class():
     assert len(train) + len(test) == 1797
     assert (float(train.min()), float(train.max())) == (0.0, 1.0)
     everything = np.concatenate([train.numpy(), test.numpy()]).reshape(1797, 64)
-    source = np.load(digits._FILE)["pixels"].reshape(1797, 64) / 16
+    source = np.load(mnist._DIGITS)["pixels"].reshape(1797, 64) / 16
     assert np.array_equal(everything[np.lexsort(everything.T)], source[np.lexsort(source.T)])
     shares = np.bincount(test_labels) / np.bincount(torch.cat([train_labels, test_labels]))
     np.testing.assert_allclose(shares, 0.2, atol=0.005)

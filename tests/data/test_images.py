@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fl_lightning.data import IID, Images
-from fl_lightning.data.images import image_federation, normalise, read_images, save_images
+from fl_lightning.data.images import ImageSource, normalise, read_images, save_images
 
 RNG = np.random.default_rng(0)
 IMAGES = Images(
@@ -28,9 +28,16 @@ def test_normalise_against_numpy():
     np.testing.assert_allclose(got.numpy(), expected, atol=1e-6)
 
 
+class Made(ImageSource):
+    mean, std = (0.0,) * 3, (1.0,) * 3
+
+    def images(self):
+        return IMAGES
+
+
 def test_federation_keeps_image_and_label_together_and_depends_on_the_seed_alone():
     def federation(seed):
-        return image_federation(IMAGES, (0.0,) * 3, (1.0,) * 3, IID(4), seed)
+        return Made(IID(4)).load(seed)
 
     inputs, targets = federation(5).batch(2, np.arange(3))
     for image, label in zip(inputs, targets, strict=True):

@@ -8,7 +8,7 @@ import torch
 from fl_lightning.callbacks import DeliveryRecorder, Observed
 from fl_lightning.engine import Replayed
 from fl_lightning.samplers import FullParticipation, PowerOfChoice
-from fl_lightning.system.deliveries import Delivery, as_table, read_deliveries
+from fl_lightning.system.traces import Delivery, as_table, read_deliveries
 from systems import gaussian_federation, linear_module, small_loop
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from benchmarks.real_nodes import RealNodes, kill, num_rounds, wait_for
 from fl_lightning.cli.main import main
-from fl_lightning.system.deliveries import read_deliveries
+from fl_lightning.system.traces import read_deliveries
 
 pytestmark = pytest.mark.slow
 

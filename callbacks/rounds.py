@@ -7,6 +7,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from fl_lightning.samplers.selection import Selection
+
 
 class RoundCallback(Callback):
     """A callback of federated rounds; in a plain Trainer it says that it has no meaning there, and what has."""
@@ -24,3 +26,17 @@ class RoundCallback(Callback):
 def global_seed() -> int:
     """Return the seed that ``seed_everything`` has set; 0 without one."""
     return int(os.environ.get("PL_GLOBAL_SEED", "0"))
+
+
+class SamplerSelection(Selection, RoundCallback):
+    """Draws the clients of each round by a sampler.
+
+    Args:
+        sampler: Returns the probabilities.
+        clients_per_round: K, as a number of draws (6) or as a share of the clients (0.3; 1.0 is all of them, 1 is one).
+        drawing: How the draws are made; the sampler's own way by default.
+        absent: What becomes of the share of clients that cannot be drawn, ``corrected`` or ``replaced``, see
+            :class:`fl_lightning.samplers.selection.Selection`.
+    """
+
+    not_in_trainer = "it draws clients, and a Trainer is one client; use no sampler"

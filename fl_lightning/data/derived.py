@@ -1,4 +1,4 @@
-"""A share of each client's data that nobody trains on: for the client's own evaluation, or to tune settings on."""
+"""Clients' data that is changed after it was loaded: a share of it held out from training, or labels made wrong."""
 
 import copy
 from typing import Any
@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils._pytree import tree_map
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from fl_lightning.data.federation import DatasetFederation, Examples, TensorFederation
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.parts.protocols import Federation
 from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector
+from fl_lightning.uploads.attacks import attackers
 
 _FEWEST = 5  # held-out examples; with fewer an accuracy says nothing
 _WHOLE = ("train", "order", "offsets", "tensors")  # through which what is held out could be seen
@@ -23,22 +24,13 @@ class HeldOut:
 
     Which examples are held out is a function of (seed, client). A client with too little data trains on all of it, and
     is evaluated on that as well.
-
-    Args:
-        federation: With all the data.
-        share: Of each client's examples, in [0, 1).
-        seed: Of the choice.
-
-    Attributes:
-        num_held_out: How many examples of each client are held out; 0: it is evaluated on its training data, (M,).
     """
 
     def __init__(self, federation: Federation, share: float, seed: int) -> None:
         sizes = federation.sizes
         held = np.floor(share * sizes).astype(np.int64)
-        self.num_held_out: IntVector = np.where(held < _FEWEST, 0, held)
-        self._whole = federation
-        self._sizes = sizes
+        self.num_held_out: IntVector = np.where(held < _FEWEST, 0, held)  # 0: evaluated on its training data, (M,)
+        self._whole, self._sizes = federation, sizes
         self._seed = seed
 
     @property
@@ -96,11 +88,7 @@ class ValidationSplit(DataSource):
         if not 0 < share < 1:
             raise ValueError(f"validation={share} must be a share between 0 and 1: 0.1 holds out a tenth")
         self.source, self.share = source, share
-
-    @property
-    def num_classes(self) -> int | None:
-        """As the source has it."""
-        return getattr(self.source, "num_classes", None)
+        self.num_classes = getattr(source, "num_classes", None)  # which no source must have
 
     def load(self, seed: int) -> TensorFederation | DatasetFederation:
         """Return the federation without what is held out, which takes the place of its test data."""
@@ -110,39 +98,66 @@ class ValidationSplit(DataSource):
                 f"validation={self.share}: nothing can be held out of {type(self.source).__name__}, whose federation "
                 f"is a {type(federation).__name__}: leave it out"
             )
-        kept, held = zip(
-            *(self._split(client, int(size), seed) for client, size in enumerate(federation.sizes)), strict=True
-        )
+        kept, held = [], []
+        for client, size in enumerate(federation.sizes.tolist()):
+            number = min(round(self.share * size), size - 1)
+            order = np.argsort(client_keys(seed, Purpose.VALIDATION, 0, [client], size)[0], kind="stable")
+            kept.append(np.sort(order[number:]))
+            held.append(np.sort(order[:number]))
         if not sum(map(len, held)):
             raise ValueError(
                 f"validation={self.share} holds nothing out of clients with at most {federation.sizes.max()} examples: "
                 "use a larger share"
             )
         if isinstance(federation, TensorFederation):
-            return _of_tensors(federation, kept, held)
-        return _of_datasets(federation, kept, held)
-
-    def _split(self, client: int, size: int, seed: int) -> tuple[IntVector, IntVector]:
-        """Return which of a client's examples are kept and which are held out, each in their order."""
-        number = min(round(self.share * size), size - 1)
-        order = np.argsort(client_keys(seed, Purpose.VALIDATION, 0, [client], size)[0], kind="stable")
-        return np.sort(order[number:]), np.sort(order[:number])
-
-
-def _of_tensors(
-    federation: TensorFederation, kept: tuple[IntVector, ...], held: tuple[IntVector, ...]
-) -> TensorFederation:
-    own = [federation.order[start:] for start in federation.offsets[:-1]]
-    rows = torch.from_numpy(np.concatenate([places[part] for places, part in zip(own, held, strict=True)]))
-    test = tree_map(lambda tensor: tensor.index_select(0, rows), federation.train)
-    return TensorFederation(federation.train, test, [places[part] for places, part in zip(own, kept, strict=True)])
+            own = [federation.order[start:] for start in federation.offsets[:-1]]
+            kept, held = ([rows[part] for rows, part in zip(own, parts, strict=True)] for parts in (kept, held))
+            rows = torch.from_numpy(np.concatenate(held))
+            test = tree_map(lambda tensor: tensor.index_select(0, rows), federation.train)
+            return TensorFederation(federation.train, test, kept)
+        datasets = federation.datasets
+        common: ConcatDataset[Any] = ConcatDataset([each for each in map(_subset, datasets, held) if len(each)])
+        made = DatasetFederation(list(map(_subset, datasets, kept)), common, federation.collate)
+        made.datamodule = federation.datamodule
+        return made
 
 
-def _of_datasets(
-    federation: DatasetFederation, kept: tuple[IntVector, ...], held: tuple[IntVector, ...]
-) -> DatasetFederation:
-    pairs = list(zip(federation.datasets, kept, held, strict=True))
-    test: ConcatDataset[Any] = ConcatDataset([Subset(data, part.tolist()) for data, _, part in pairs if len(part)])
-    made = DatasetFederation([Subset(data, part.tolist()) for data, part, _ in pairs], test, federation.collate)
-    made.datamodule = federation.datamodule
-    return made
+def _subset(data: Dataset[Any], part: IntVector) -> Subset[Any]:
+    return Subset(data, part.tolist())
+
+
+class FlippedLabels(DataSource):
+    """Gives a share of the clients wrong labels, class y becomes C - 1 - y; the test data stays as it is.
+
+    The clients are those that :class:`fl_lightning.uploads.Attack` would choose under the same seed.
+
+    Args:
+        data: Data set of inputs and labels.
+        share: Of the clients.
+        num_classes: C; the highest label of the data plus 1 by default.
+    """
+
+    def __init__(self, data: DataSource, share: float = 0.1, num_classes: int | None = None) -> None:
+        if not 0 <= share < 1:
+            raise ValueError(f"share={share} must be in [0, 1): a share of the clients")
+        if num_classes is not None and num_classes < 2:
+            raise ValueError(f"num_classes={num_classes} must be at least 2")
+        self.data, self.share = data, share
+        self.num_classes = num_classes
+
+    def load(self, seed: int) -> TensorFederation:
+        """Load the data and flip the labels of the attackers."""
+        federation = self.data.load(seed)
+        train = federation.train if isinstance(federation, TensorFederation) else None
+        if not isinstance(train, tuple | list) or len(train) != 2:
+            raise ValueError(
+                f"FlippedLabels needs inputs and labels in tensors, and {type(self.data).__name__} has something else"
+            )
+        inputs, labels = train
+        highest = int(labels.max()) if self.num_classes is None else self.num_classes - 1
+        flipped = labels.clone()
+        clients = np.split(federation.order, federation.offsets[1:-1])
+        for client in attackers(len(clients), self.share, seed).tolist():
+            own = torch.from_numpy(clients[client])
+            flipped[own] = highest - labels[own]
+        return TensorFederation((inputs, flipped), federation.test, clients)
