@@ -10,8 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from fl_lightning.callbacks.client_table import write_client_table
 from fl_lightning.callbacks.metrics_file import MetricsFile
 from fl_lightning.loop import FederatedLoop
-from fl_lightning.runs.noise_key import kept_key
-from fl_lightning.runs.records import NOISE_KEY, UNCOVERED, UNCOVERED_CLIENTS
+from fl_lightning.runs.records import NOISE_KEY, UNCOVERED, UNCOVERED_CLIENTS, kept_key
 from fl_lightning.types import RoundResult
 
 Columns = dict[str, npt.NDArray[np.generic]]

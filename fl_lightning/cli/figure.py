@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> int:
     if options.algorithm is not None:
         names_given(options.algorithm)
     with loading():
-        import fl_lightning.config.algorithms  # noqa: F401  heavy: torch, lightning
+        import fl_lightning.config.algorithm_parts  # noqa: F401  heavy: torch, lightning
     planners = make_planners(scenario, options.algorithm, options.trust)
     _draw(options.name, scenario, planners, seeds, rounds, Path(options.out))
     return 0
@@ -133,7 +133,7 @@ def make_planners(
         trusted: Packages whose classes the file may name besides the known ones.
     """
     from fl_lightning import theory
-    from fl_lightning.config import algorithms as parts
+    from fl_lightning.config import algorithm_parts as parts
 
     environment = _environment(scenario.schedule).loop
 
@@ -142,7 +142,7 @@ def make_planners(
         if not calibrated:  # FedAvg's own step is the one that others are calibrated to
             loop["calibration"] = {"init_args": {"scope": "none"}}
         merged = configs.merge(configs.compose([config]), {"loop": loop})
-        return _planner(parts.algorithm(merged, []), env, lr)
+        return _planner(parts.configured_algorithm(merged, []), env, lr)
 
     lr = environment.lr
     fedavg = {
@@ -176,7 +176,7 @@ def _planner(algorithm: "Algorithm", environment: Any, lr: float) -> "Planner":
 
 def _planner_of(name: str, environment: Any, trusted: Sequence[str]) -> "dict[str, Planner]":
     """Return the planner of an algorithm by its name or file, under its label."""
-    from fl_lightning.config import algorithms as parts
+    from fl_lightning.config import algorithm_parts as parts
 
     names = names_given(name)
     if len(names) != 1:
@@ -208,7 +208,7 @@ def _refuse_memory(label: str, algorithm: "Algorithm") -> None:
 
 
 def _environment(schedule: dict[str, Any]) -> Any:
-    from fl_lightning.config import algorithms as parts
+    from fl_lightning.config import algorithm_parts as parts
 
     merged = configs.compose(["toy.yaml"])
     merged["loop"]["schedule"]["init_args"] = schedule

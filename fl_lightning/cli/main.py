@@ -6,9 +6,8 @@ from collections.abc import Callable
 from importlib import import_module
 
 from fl_lightning.config.compose import suggestion
-from fl_lightning.config.starting import safe_children, watch_parent
+from fl_lightning.config.processes import Interrupted, safe_children, watch_parent
 from fl_lightning.output import forgiving_output
-from fl_lightning.runs.interruption import Interrupted
 
 COMMANDS = {
     "train": "train a federation:  fl-lightning train --config mnist_fedacs.yaml",

@@ -114,7 +114,7 @@ def _choose_folder(
 
 def _run(settings: "Namespace", names: list[str], resume: str) -> int:
     from fl_lightning.config.building import Outcome, build
-    from fl_lightning.runs.interruption import interruptible
+    from fl_lightning.config.processes import interruptible
 
     run = build(settings, configs.run_name(names))
     with interruptible(run.pause) as interruption:

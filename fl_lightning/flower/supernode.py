@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 
-from fl_lightning.config.starting import python_command
+from fl_lightning.config.processes import python_command
 from fl_lightning.flower.private import check_version, replace
 
 # Nothing is sent to Flower's makers, and nothing is installed because a server says so.

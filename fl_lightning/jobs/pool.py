@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fl_lightning.config.starting import python_command
+from fl_lightning.config.processes import python_command
 from fl_lightning.jobs.jobs import Job
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
