@@ -7,6 +7,7 @@ import math
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -124,11 +125,11 @@ def read_summary(folder: Path) -> Summary:
 
 def sound_summary(folder: Path, seed: object) -> Summary | None:
     """Return the summary of a finished run, or nothing if it is missing, damaged or of another seed."""
-    try:
+    with suppress(OSError, ValueError):
         summary = read_summary(folder)
-    except (OSError, ValueError):
-        return None
-    return summary if summary.seed == seed and summary.rounds > 0 else None
+        if summary.seed == seed and summary.rounds > 0:
+            return summary
+    return None
 
 
 def read_config(folder: Path) -> dict[str, object]:
@@ -148,11 +149,10 @@ def _config_text(folder: Path) -> str:
 
 def stored_config(folder: Path) -> str | None:
     """Return the text of the configuration that lies in a folder, or nothing if it cannot be read as one."""
-    try:
+    with suppress(OSError, ValueError):
         read_config(folder)
         return _config_text(folder)
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def read_table(path: Path) -> Table:

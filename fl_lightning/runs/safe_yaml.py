@@ -93,16 +93,6 @@ def texts(tree: Any) -> list[str]:
     return [text for each in tree for text in texts(each)] if isinstance(tree, list) else [tree] * isinstance(tree, str)
 
 
-def load_table(text: str, origin: str) -> dict[str, Any]:
-    """Return the content of a text that must be a table of keys; an empty one has none."""
-    loaded = load(text, origin)
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
-        raise UnsafeYamlError(f"{origin} must be a table of keys, but is a {type(loaded).__name__}")
-    return loaded
-
-
 def _has_more_values_than(limit: int, tree: object) -> bool:
     """Whether a tree is too large; what is referred to again counts again, so a small file can hold a huge tree."""
     waiting, count = [tree], 0
