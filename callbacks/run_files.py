@@ -17,8 +17,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.output import write_durably
 from fl_lightning.parts.memory import Remembers
-from fl_lightning.runs.noise_key import kept_key
-from fl_lightning.runs.records import EVERYBODY, NOISE_KEY, QUANTILES, UNCOVERED, UNCOVERED_CLIENTS
+from fl_lightning.runs.records import EVERYBODY, NOISE_KEY, QUANTILES, UNCOVERED, UNCOVERED_CLIENTS, kept_key
 from fl_lightning.types import RoundResult
 
 

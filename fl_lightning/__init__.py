@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fl_lightning.callbacks import SamplerSelection as SamplerSelection
     from fl_lightning.callbacks import StopAtTarget as StopAtTarget
     from fl_lightning.callbacks import WandbMetrics as WandbMetrics
-    from fl_lightning.config.presets import algorithm as algorithm
+    from fl_lightning.config.algorithm_parts import algorithm as algorithm
     from fl_lightning.data import CIFAR10 as CIFAR10
     from fl_lightning.data import IID as IID
     from fl_lightning.data import MNIST as MNIST
@@ -62,30 +62,13 @@ _HOMES = {
     "aggregators": ("Aggregator", "AnonymousMean"),
     "algorithms": ("Algorithm", "System"),
     "callbacks": (
-        "ChannelFailures",
-        "ComputationTime",
-        "Group",
-        "HeterogeneitySchedule",
-        "RoundCheckpoint",
-        "RoundProgress",
-        "RunRecorder",
-        "SamplerSelection",
-        "StopAtTarget",
-        "WandbMetrics",
+        *("ChannelFailures", "ComputationTime", "Group", "HeterogeneitySchedule", "RoundCheckpoint"),
+        *("RoundProgress", "RunRecorder", "SamplerSelection", "StopAtTarget", "WandbMetrics"),
     ),
-    "config.presets": ("algorithm",),
+    "config.algorithm_parts": ("algorithm",),
     "data": (
-        "CIFAR10",
-        "IID",
-        "MNIST",
-        "ByColumn",
-        "DatasetFederation",
-        "Digits",
-        "Dirichlet",
-        "FromDataModule",
-        "ValidationSplit",
-        "OneClassPerClient",
-        "TensorFederation",
+        *("CIFAR10", "IID", "MNIST", "ByColumn", "DatasetFederation", "Digits", "Dirichlet"),
+        *("FromDataModule", "OneClassPerClient", "TensorFederation", "ValidationSplit"),
     ),
     "engine": ("Engine",),
     "loop": ("FederatedLoop",),
@@ -102,7 +85,12 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept every name
     def __getattr__(name: str) -> Any:
         """Import a public name when it is first used: the command line's help must not wait for torch."""
         if name == "__version__":
-            return _version()
+            from importlib.metadata import PackageNotFoundError, version
+
+            try:
+                return version("fl-lightning")
+            except PackageNotFoundError:  # run from its folder, without having been installed
+                return "0+unknown"
         for home, names in _HOMES.items():
             if name in names:
                 return getattr(import_module(f"fl_lightning.{home}"), name)
@@ -111,12 +99,3 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept every name
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("fl-lightning")
-    except PackageNotFoundError:  # run from its folder, without having been installed
-        return "0+unknown"

@@ -1,6 +1,7 @@
 """What a program writes: complete files, standard streams that never end a run, and what is shown while it loads."""
 
 import contextlib
+import io
 import logging
 import os
 import re
@@ -14,7 +15,7 @@ from typing import Any, BinaryIO, TextIO, cast
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 
 
-def write_durably(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
+def write_durably(path: Path, content: bytes | Callable[[BinaryIO], object], mode: int = 0o666) -> None:
     """Replace a file so that it holds, whatever happens, either what it held before or all of the new content.
 
     The content goes to a new file beside it, is forced to the disk and takes the place by a rename, which is forced to
@@ -24,10 +25,11 @@ def write_durably(path: Path, content: bytes | Callable[[BinaryIO], object]) -> 
     Args:
         path: The file.
         content: All of it, or a function that writes it piece by piece.
+        mode: Of the file, less what the user's mask takes away.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content) if isinstance(content, bytes) else content(file)
             file.flush()
             os.fsync(file.fileno())
@@ -41,19 +43,16 @@ def write_durably(path: Path, content: bytes | Callable[[BinaryIO], object]) -> 
 
 
 def open_plain(path: Path, largest: int | None = None) -> BinaryIO:
-    """Open a file for reading, unless it is a pipe or a device, which may never end, or too large.
-
-    Args:
-        path: The file, or a link to one.
-        largest: Bytes that it may have.
-    """
+    """Open a file for reading, unless it is a pipe or a device, which may never end, or has too many bytes."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode) or (largest is not None and status.st_size > largest):
-        os.close(handle)
-        what = f"{status.st_size:,} bytes, at most {largest:,} are read" if stat.S_ISREG(status.st_mode) else ""
-        raise OSError(f"{path} has {what}" if what else f"{path} is not a plain file")
-    return os.fdopen(handle, "rb")
+    error = None if stat.S_ISREG(status.st_mode) else f"{path} is not a plain file"
+    if error is None and largest is not None and status.st_size > largest:
+        error = f"{path} has {status.st_size:,} bytes, at most {largest:,} are read"
+    if error is None:
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(error)
 
 
 def read_plain(path: Path, largest: int) -> bytes:
@@ -75,8 +74,8 @@ def half_written(folder: Path, is_ours: Callable[[str], bool]) -> list[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to the disk; Windows does so by itself, and cannot open a folder."""
-    if os.name == "nt":
+    """Force the names in a folder to the disk."""
+    if os.name == "nt":  # does so by itself, and cannot open a folder
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -85,23 +84,23 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+class _Nowhere(io.TextIOBase):
+    def write(self, text: str) -> int:
+        return len(text)
+
+
 class ForgivingStream:
     """A text stream whose reader may go away, whose disk may be full and whose encoding may lack a character.
 
-    After the first failure nothing more is written, and where the stream is the process's own standard output or
-    error it is led to nowhere, so that Python's last flush cannot fail either.
-
-    Args:
-        stream: Where the text goes; None stands for a stream that was closed before the program started.
+    After the first failure nothing more is written, and the process's own standard output or error is led to nowhere,
+    so that Python's last flush cannot fail either. None stands for a stream that was closed from the start.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream
+        self._stream: TextIO | _Nowhere = _Nowhere() if stream is None else stream
 
     def write(self, text: str) -> int:
         """Write what can be written; characters that the stream does not know are escaped."""
-        if self._stream is None:
-            return len(text)
         try:
             try:
                 self._stream.write(text)
@@ -113,24 +112,17 @@ class ForgivingStream:
 
     def flush(self) -> None:
         """Pass on what is waiting."""
-        if self._stream is not None:
-            try:
-                self._stream.flush()
-            except (OSError, ValueError):
-                self._give_up()
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._give_up()
 
     def isatty(self) -> bool:
         """Whether a person may be looking."""
         try:
-            return self._stream is not None and self._stream.isatty()
+            return self._stream.isatty()
         except (OSError, ValueError):
             return False
-
-    def fileno(self) -> int:
-        """Return the number of the open file, for those who write to it directly."""
-        if self._stream is None:
-            raise OSError("the stream is closed")
-        return self._stream.fileno()
 
     @property
     def encoding(self) -> str:
@@ -138,9 +130,9 @@ class ForgivingStream:
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     def _give_up(self) -> None:
-        stream, self._stream = self._stream, None
+        stream, self._stream = self._stream, _Nowhere()
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            number = stream.fileno() if stream is not None else -1
+            number = stream.fileno()
             if number in (1, 2):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, number)
@@ -158,7 +150,11 @@ def forgiving(stream: TextIO | None) -> TextIO:
 @contextlib.contextmanager
 def forgiving_output() -> Iterator[None]:
     """Make sure, while a command runs, that no ``print``, progress bar or log line can end it."""
-    _open_standard_files()
+    for number in (0, 1, 2):  # the next file to be opened would get the number of a closed one, and what is printed
+        try:
+            os.fstat(number)
+        except OSError:  # noqa: PERF203
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = forgiving(sys.stdout), forgiving(sys.stderr)
     during = sys.stdout, sys.stderr
@@ -168,15 +164,6 @@ def forgiving_output() -> Iterator[None]:
         for stream in during:
             stream.flush()
         sys.stdout, sys.stderr = before
-
-
-def _open_standard_files() -> None:
-    """Occupy closed standard files: the next file to be opened would get their number, and what is printed."""
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:  # noqa: PERF203
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
 @contextlib.contextmanager

@@ -77,9 +77,12 @@ def test_no_folder_is_opened_on_windows(tmp_path, monkeypatch):
     """Windows refuses to open a folder, and needs no help to store its names."""
     file = tmp_path / "file"
 
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied")
+    def refuse(path, *others):
+        if os.path.isdir(path):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *others)
 
+    opened = os.open
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(OSError, match="Permission denied"):
         sync_folder(tmp_path)

@@ -18,10 +18,11 @@ def averaged_classes(folder: Path) -> Vector:
     from jsonargparse import Namespace
 
     from fl_lightning.config import building
+    from fl_lightning.config.parsing import make_parser
     from fl_lightning.engine.evaluation import evaluate
 
     settings = building.parse(yaml.safe_load((folder / "config.yaml").read_text()), [])
-    made = building.make_parser().instantiate(Namespace(model=settings.model, data=settings.data))
+    made = make_parser().instantiate(Namespace(model=settings.model, data=settings.data))
     made.model.load_state_dict(torch.load(folder / "model.ckpt", weights_only=True)["state_dict"])
     key = repr(vars(settings.data))
     if key not in _TEST_SETS:  # the same for all seeds

@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
 
 def _diagnosed(merged: dict[str, Any], overrides: list[str]) -> tuple[list["Diagnosis"], list[str]]:
     """Return what both would optimise, and the same in words."""
-    from fl_lightning.config import algorithms as parts
+    from fl_lightning.config import algorithm_parts as parts
     from fl_lightning.diagnosis.objective import recommend
     from fl_lightning.diagnosis.systems import diagnosed, planner_of_config
     from fl_lightning.diagnosis.words import advice

@@ -86,14 +86,14 @@ def _diagnose_run(arguments: list[str]) -> int:
     merged = configs.compose([str(folder / CONFIG)])
     early.check(merged, [], options.trust)
     console = _console()
-    from fl_lightning.config import algorithms as parts
+    from fl_lightning.config import algorithm_parts as parts
     from fl_lightning.diagnosis import systems, words
     from fl_lightning.diagnosis.objective import Recommendation
 
     environment = parts.environment(merged, [], options.trust)
     given = systems.planner_of_config(environment, parts.model_bytes(merged, options.trust))
     planner, label_counts, notes = given
-    algorithm = parts.algorithm(merged, [], options.trust)
+    algorithm = parts.configured_algorithm(merged, [], options.trust)
     finished, factors, loaded = systems.measured(folder, algorithm, len(planner.weights))
     known = [(words.PLANNED, algorithm)] + ([] if factors is None else [(words.MEASURED, loaded)])
     found, unknown = systems.diagnosed(known, planner)
@@ -114,11 +114,11 @@ def _diagnose(
     overrides: list[str],
     table: ClientTable | None,
 ) -> None:
-    from fl_lightning.config import algorithms as parts
+    from fl_lightning.config import algorithm_parts as parts
     from fl_lightning.diagnosis import systems, words
     from fl_lightning.diagnosis.dry_run import given_rounds
     from fl_lightning.diagnosis.objective import recommend
-    from fl_lightning.figures.diagnosis import diagnosis_figure
+    from fl_lightning.figures.clients import diagnosis_figure
     from fl_lightning.figures.style import draw
 
     outer, inner = parts.split_overrides(overrides)

@@ -14,7 +14,7 @@ from fl_lightning.output import loading
 
 if TYPE_CHECKING:
     from fl_lightning.algorithms import Algorithm
-    from fl_lightning.figures.simulation import Curves, Plateau
+    from fl_lightning.figures.convergence import Curves, Plateau
     from fl_lightning.planning import Planner
 
 _SOLVERS: dict[str, dict[str, float]] = {
@@ -92,8 +92,7 @@ def main(arguments: list[str]) -> int:
         raise configs.ConfigError(f"--algorithm {options.algorithm} must be one name or one file")
     with loading():
         from fl_lightning.data import Quadratic
-        from fl_lightning.figures.convergence import convergence_figure, write_csv
-        from fl_lightning.figures.simulation import predict, simulate
+        from fl_lightning.figures.convergence import convergence_figure, predict, simulate, write_csv
         from fl_lightning.figures.style import draw
 
     planners = make_planners(scenario, options.algorithm, options.trust)
@@ -120,14 +119,14 @@ def make_planners(
     That is a shipped algorithm or a file, whose classes may be of trusted packages, or else the scenario's own remedy.
     """
     from fl_lightning import theory
-    from fl_lightning.config import algorithms as parts
+    from fl_lightning.config import algorithm_parts as parts
 
     environment = _environment(scenario.schedule)
 
     def fedavg(solver: dict[str, float], met: Any, factor: float = 1.0) -> "Planner":
         own = {"solver": {"init_args": solver}, "calibration": {"init_args": {"scope": "none"}}}  # the others' measure
         merged = configs.merge(configs.compose(["toy_fedavg.yaml"]), {"loop": own})
-        return _planner(parts.algorithm(merged, []), met, environment.lr * factor)
+        return _planner(parts.configured_algorithm(merged, []), met, environment.lr * factor)
 
     planners = {label: fedavg(solver, environment) for label, solver in _SOLVERS.items()}
     if algorithm is not None:
@@ -136,7 +135,7 @@ def make_planners(
         _refuse_memory(label, remedy)
         return planners | {label: _planner(remedy, environment, environment.lr)}
     if scenario.remedy == "FedACS":
-        fedacs = parts.algorithm(configs.compose(["toy_fedacs.yaml"]), [])
+        fedacs = parts.configured_algorithm(configs.compose(["toy_fedacs.yaml"]), [])
         return planners | {"FedACS": _planner(fedacs, environment, environment.lr)}
     steps = np.array(scenario.schedule["num_steps"])
     design = theory.codesign(steps, np.linspace(0.01, 0.3, len(steps)))
@@ -174,7 +173,7 @@ def _refuse_memory(label: str, algorithm: "Algorithm") -> None:
 
 
 def _environment(schedule: dict[str, Any]) -> Any:
-    from fl_lightning.config import algorithms as parts
+    from fl_lightning.config import algorithm_parts as parts
 
     merged = configs.compose(["toy.yaml"])
     merged["loop"]["schedule"]["init_args"] = schedule

@@ -14,9 +14,8 @@ from importlib import import_module
 from typing import NoReturn
 
 from fl_lightning.config.compose import ConfigError, suggestion
-from fl_lightning.config.starting import safe_children, watch_parent
+from fl_lightning.config.processes import Interrupted, safe_children, watch_parent
 from fl_lightning.output import forgiving_output
-from fl_lightning.runs.interruption import Interrupted
 
 COMMANDS = {
     "train": "train a federation:  fl-lightning train --config mnist_fedacs.yaml",

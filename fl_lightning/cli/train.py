@@ -118,7 +118,7 @@ def _choose_folder(
 
 def _run(settings: "Namespace", names: list[str], resume: str) -> int:
     from fl_lightning.config.building import Outcome, build
-    from fl_lightning.runs.interruption import interruptible
+    from fl_lightning.config.processes import interruptible
 
     run = build(settings, configs.run_name(names))
     with interruptible(run.pause) as interruption:
@@ -139,7 +139,7 @@ def _run(settings: "Namespace", names: list[str], resume: str) -> int:
 
 def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str]) -> list[str]:
     """Return which objective a finished run optimised, what it reached and what to type next, as its files say."""
-    from fl_lightning.diagnosis.certainty import unknown_parts
+    from fl_lightning.diagnosis.dry_run import unknown_parts
     from fl_lightning.diagnosis.systems import fedavg_objective
     from fl_lightning.diagnosis.words import objective_line
     from fl_lightning.runs.records import read_clients

@@ -14,13 +14,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from jsonargparse import Namespace, set_parsing_settings
 
-from fl_lightning.config.compose import ConfigError, Settings
+from fl_lightning.config.compose import ConfigError
 from fl_lightning.runs import safe_yaml
 
 _OWN = (
@@ -43,13 +45,7 @@ _allowed_before: set[str] = set()  # jsonargparse's settings are global: what an
 def limit_imports(trusted: Sequence[str] = (), texts: Sequence[object] = ()) -> None:
     """Let configurations name only what is on the list, and the trusted packages.
 
-    Args:
-        trusted: Packages.
-        texts: The configuration and the arguments of the command line, which say whether slow packages must be looked
-            into.
-
-    Raises:
-        ConfigError: If a trusted package is not written like one, or an attribute of a class is named.
+    Slow packages are looked into only if the texts, a configuration and overrides, name something of them.
     """
     for package in trusted:
         if not all(part.isidentifier() for part in package.split(".")) or package.split(".")[0] == "jsonargparse":
@@ -72,11 +68,7 @@ def limit_imports(trusted: Sequence[str] = (), texts: Sequence[object] = ()) -> 
 
 
 def listed_names(packages: set[str] | None = None) -> set[str]:
-    """Return every dotted path that a configuration may name without trust.
-
-    Args:
-        packages: Those of the slow packages that are wanted; all by default.
-    """
+    """Return every dotted path that a configuration may name without trust: of all packages, or at least of some."""
     wanted = _LISTED if packages is None else {"fl_lightning", "torch", *packages} & _LISTED
     return {name for package in wanted for name in _names_of(package)}
 
@@ -85,64 +77,57 @@ def listed_names(packages: set[str] | None = None) -> set[str]:
 def _names_of(package: str) -> frozenset[str]:
     """Return what a configuration may name of a listed package, which is imported only here."""
     if package == "fl_lightning":
-        return frozenset(path for paths in own_classes().values() for path in paths)
-    if package == "torch":
+        found = own_classes()
+    elif package == "torch":
         from torch import nn, optim
 
         kinds = (nn.Module, optim.Optimizer, optim.lr_scheduler.LRScheduler)
-        return _paths([nn, optim, optim.lr_scheduler], lambda part: _is_of_kind(part, "torch.", kinds))
-    if package == "torchvision":
+        found = _classes([nn, optim, optim.lr_scheduler], "torch.", kinds)
+    elif package == "torchmetrics":
+        from torchmetrics import Metric, classification, regression
+
+        found = _classes([import_module(package), classification, regression], "torchmetrics.", (Metric,))
+    elif package == "torchvision":
         from torchvision import models
 
         builders = {models.get_model_builder(name) for name in models.list_models(module=models)}
-        return _paths([models], lambda part: inspect.isfunction(part) and part in builders)
-    if package == "torchmetrics":
-        from torchmetrics import Metric, classification, regression
+        found = _paths([models], lambda part: inspect.isfunction(part) and part in builders)
+    else:
+        from lightning.pytorch import callbacks
 
-        modules = [import_module(package), classification, regression]
-        return _paths(modules, lambda part: _is_of_kind(part, "torchmetrics.", (Metric,)))
-    from lightning.pytorch import callbacks
-
-    return _paths([callbacks], lambda part: inspect.isclass(part) and part.__name__ in _LIGHTNING)
+        found = _paths([callbacks], lambda part: inspect.isclass(part) and part.__name__ in _LIGHTNING)
+    return frozenset().union(*found.values())
 
 
 @cache
-def own_classes() -> dict[type, frozenset[str]]:
+def own_classes() -> dict[Any, frozenset[str]]:
     """Return the public classes of this package, each with the dotted paths under which it can be named."""
     modules = [import_module("fl_lightning"), *(import_module(f"fl_lightning.{name}") for name in _OWN)]
-    found: dict[type, frozenset[str]] = {}
+    return _paths(modules, lambda part: inspect.isclass(part) and part.__module__.startswith("fl_lightning."))
+
+
+def _classes(modules: Sequence[ModuleType], package: str, kinds: tuple[type, ...]) -> dict[Any, frozenset[str]]:
+    return _paths(
+        modules,
+        lambda part: (
+            inspect.isclass(part)
+            and issubclass(part, kinds)
+            and part.__module__.startswith(package)
+            and not takes_something_risky(part)
+        ),
+    )
+
+
+def _paths(modules: Sequence[ModuleType], wanted: Callable[[object], bool]) -> dict[Any, frozenset[str]]:
+    """Return the wanted public parts of modules with the names under which they can be had, and are defined."""
+    found: dict[Any, frozenset[str]] = {}
     for module in modules:
-        for name in _public_names(module):
-            part = getattr(module, name, None)
-            if inspect.isclass(part) and part.__module__.startswith("fl_lightning."):
+        for name in vars(module).get("__all__", dir(module)):
+            part = None if name.startswith("_") else getattr(module, name, None)
+            if part is not None and wanted(part):
                 paths = {f"{module.__name__}.{name}", f"{part.__module__}.{part.__qualname__}"}
                 found[part] = found.get(part, frozenset()) | paths
     return found
-
-
-def _paths(modules: Sequence[ModuleType], wanted: Callable[[object], bool]) -> frozenset[str]:
-    """Return under which names the wanted public parts of modules can be had, and where they are defined."""
-    found = set()
-    for module in modules:
-        for name in _public_names(module):
-            part: Callable[..., object] | None = getattr(module, name, None)
-            if part is not None and wanted(part):
-                found |= {f"{module.__name__}.{name}", f"{part.__module__}.{part.__qualname__}"}
-    return frozenset(found)
-
-
-def _public_names(module: ModuleType) -> list[str]:
-    names = dir(module) if not hasattr(module, "__all__") else module.__all__
-    return [name for name in names if not name.startswith("_")]
-
-
-def _is_of_kind(part: object, package: str, kinds: tuple[type, ...]) -> bool:
-    return (
-        inspect.isclass(part)
-        and issubclass(part, kinds)
-        and part.__module__.startswith(package)
-        and not takes_something_risky(part)
-    )
 
 
 def takes_something_risky(part: Callable[..., object]) -> bool:
@@ -173,15 +158,11 @@ def _everything_in(tree: object) -> Iterator[object]:
 
 def _dotted_names(text: str) -> list[str]:
     """Return everything that is written like a dotted path, also in a text that is YAML."""
-    hidden = _unescaped(text.partition("=")[2] or text) if "\\" in text else ""  # a name that shows only after parsing
+    hidden = ""
+    if "\\" in text:  # a name may show only after parsing; what cannot be parsed, the parser will not read either
+        with suppress(ValueError, TypeError, RecursionError):
+            hidden = json.dumps(safe_yaml.load(text.partition("=")[2] or text, "a text"), default=str)
     return _DOTTED.findall(text) + _DOTTED.findall(hidden)
-
-
-def _unescaped(text: str) -> str:
-    try:
-        return json.dumps(safe_yaml.load(text, "a text"), default=str)
-    except (ValueError, TypeError, RecursionError):
-        return ""  # the parser will not read it either
 
 
 def _is_trusted(path: str, trusted: Sequence[str]) -> bool:
@@ -202,9 +183,11 @@ def explained(error: str) -> str:
     return f"{denied[1]} is not {reason} may name: if you would run its code yourself, add --trust {package}"
 
 
-def check_classes(settings: Namespace, trusted: Sequence[str] = ()) -> None:
-    """Refuse what was parsed but is not on the list: a function, an attribute of a class, or pretrained weights."""
-    for spec in _specs(settings):
+def check_classes(settings: Namespace, trusted: Sequence[str] = ()) -> list[str]:
+    """Return every ``class_path``; refuse what is not on the list: functions, attributes and pretrained weights."""
+    parts = list(_everything_in(settings))
+    specs = [part for part in parts if isinstance(part, dict) and isinstance(part.get("class_path"), str)]
+    for spec in specs:
         path = spec["class_path"]
         if _is_trusted(path, trusted):
             continue
@@ -213,20 +196,9 @@ def check_classes(settings: Namespace, trusted: Sequence[str] = ()) -> None:
         weights = (spec.get("init_args") or {}).get("weights")
         if path.startswith("torchvision.models.") and weights is not None:
             raise ConfigError(f"{path}: weights={weights} would be downloaded: add --trust torchvision")
-    for part in _everything_in(settings):
+    for part in parts:
         if callable(part) and not inspect.isclass(part):
             where = f"{getattr(part, '__module__', '')}.{getattr(part, '__qualname__', part)}"
             if not _is_trusted(where, trusted):
                 raise ConfigError(f"{where} is a function: a config may name classes alone")
-
-
-def _specs(settings: Namespace) -> Iterator[Settings]:
-    """Yield every table with a ``class_path``."""
-    for table in _everything_in(settings):
-        if isinstance(table, dict) and isinstance(table.get("class_path"), str):
-            yield table
-
-
-def class_paths(settings: Namespace) -> list[str]:
-    """Return every ``class_path`` among parsed settings."""
-    return [spec["class_path"] for spec in _specs(settings)]
+    return [spec["class_path"] for spec in specs]

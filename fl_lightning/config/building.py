@@ -1,4 +1,4 @@
-"""From a merged configuration to objects, by jsonargparse."""
+"""From settings to a run: its objects, its callbacks, and how it is executed."""
 
 import contextlib
 import io
@@ -7,38 +7,33 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from inspect import signature
 from pathlib import Path
 
 import torch
-from jsonargparse import ArgumentParser, Namespace
-from lightning.fabric import Fabric
+import yaml
+from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks import DeliveryRecorder, RoundCheckpoint, RoundProgress, RunRecorder
-from fl_lightning.config.callbacks import LOGGERS, with_defaults
+from fl_lightning.callbacks import ComputationTime, DeliveryRecorder, RoundCheckpoint, RoundProgress, RunRecorder
+from fl_lightning.callbacks.monitors import TensorBoardMetrics
+from fl_lightning.callbacks.wandb import WandbMetrics
 from fl_lightning.config.compose import ConfigError, Settings
-from fl_lightning.config.parsing import add_loop_arguments, loop_keys, parse_config, split_loop
-from fl_lightning.config.starting import launch
+from fl_lightning.config.parsing import LOGGERS, instantiate, make_parser, parse_config, split_loop
+from fl_lightning.config.processes import launch
 from fl_lightning.data import ValidationSplit
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.parts.protocols import Engine, Federation
 from fl_lightning.runs.folder import RunFolder
-from fl_lightning.runs.rebuilding import rebuild
-from fl_lightning.runs.resuming import Beginning, begin, shared
+from fl_lightning.runs.identity import about
+from fl_lightning.runs.records import CHECKPOINTS
+from fl_lightning.runs.resuming import Beginning, begin, rebuild, shared
 from fl_lightning.seeding import Purpose, client_seed
 
 _LOST_PROCESS = ("Connection closed", "Connection reset", "Broken pipe", "gloo", "NCCL")  # in what the backends say
-_OPTIONS = (  # name, type, default and help of the keys that are of no class
-    ("seed", int, 0, "Of every random stream."),
-    ("run_dir", str | None, None, "Folder of the run; runs/<config>/seed_<seed> by default."),
-    ("target_accuracy", float | None, None, "A value of loop.monitor; the cost to reach it is in the summary."),
-    ("validation", float | None, None,
-        "Share of the training data to hold out and evaluate on instead of the test data, for tuning."),
-    ("logger", list[str] | str, ["wandb"], f"{', '.join(LOGGERS)}, several separated by commas, or none."),
-    ("start_timeout", float, 300.0, "Seconds to wait for other processes and nodes at the start."),
-)  # fmt: skip
+_UNSET = signature(WandbMetrics).parameters["save_dir"].default
 
 
 class Outcome(Enum):
@@ -66,11 +61,7 @@ class Run:
         return not self._starting
 
     def execute(self, resume: str = "never") -> Outcome:
-        """Load the data, train, and leave the outputs in the run's folder.
-
-        Args:
-            resume: ``never``, ``auto`` or a checkpoint, see :func:`fl_lightning.runs.resuming.begin`.
-        """
+        """Load the data, train, and leave the outputs in the run's folder; see ``begin`` for when it resumes."""
         fabric = self.loop.fabric
         folder = RunFolder(self.run_dir)
 
@@ -128,21 +119,6 @@ class Run:
                     callback.close()
 
 
-def make_parser() -> ArgumentParser:
-    """Return the parser whose keys are the arguments of the loop, the module, the data and Fabric."""
-    parser = ArgumentParser(prog="train.py", exit_on_error=False, add_help=False, allow_abbrev=False)
-    parser.add_argument("--config", action="config")
-    for name, kind, default, text in _OPTIONS:
-        parser.add_argument(f"--{name}", type=kind, default=default, help=text)
-    parser.add_subclass_arguments(LightningModule, "model", required=True, help="Any LightningModule.")
-    parser.add_argument("--data", type=DataSource, required=True, help="The data set and how clients share it.")
-    parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"})
-    parser.add_class_arguments(RoundCheckpoint, "checkpoint", skip={"folder", "about"}, instantiate=False)
-    add_loop_arguments(parser, [key for key in loop_keys() if key not in ("fabric", "seed", "callbacks")])
-    parser.add_argument("--loop.callbacks", type=list[Callback], default=[], help="More callbacks.")
-    return parser
-
-
 def parse(merged: Settings, overrides: list[str], trusted: Sequence[str] = ()) -> Namespace:
     """Return the settings of a run, see :func:`fl_lightning.config.parsing.parse_config`."""
     return parse_config(make_parser(), merged, overrides, trusted)
@@ -162,10 +138,7 @@ def instantiate_data_of(merged: Settings, trusted: Sequence[str] = ()) -> DataSo
     """Make the data source of a configuration of which nothing else is used."""
     if "data" not in merged:
         raise ConfigError("there is no key data: say which data, as in configs/data/digits.yaml")
-    parser = ArgumentParser(prog="fl-lightning", exit_on_error=False, add_help=False)
-    parser.add_argument("--config", action="config")
-    parser.add_argument("--data", type=DataSource, required=True, help="The data set and how clients share it.")
-    return parser.instantiate(parse_config(parser, {"data": merged["data"]}, [], trusted)).data
+    return instantiate(merged, ("data",), trusted=trusted).data
 
 
 def instantiate_loop(settings: Namespace) -> FederatedLoop:
@@ -198,7 +171,7 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
         objects = make_parser().instantiate(settings)
     data_name, _, algorithm_name = name.partition("_")
     labels = {"data": data_name, "algorithm": algorithm_name or name, "config": name} | (labels or {})
-    callbacks = with_defaults(objects.loop.callbacks, settings, config, labels)
+    callbacks = _with_defaults(objects.loop.callbacks, settings, config, labels)
     fabric = objects.fabric
     launch(fabric, settings.start_timeout)
     algorithm, system, rest = split_loop(objects.loop)
@@ -208,14 +181,98 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
 
 
 def elsewhere(run: Run, engine: Engine, data: DataSource) -> Run:
-    """Return a run whose clients train on other machines, and which records what they answered.
-
-    Args:
-        run: As it was built.
-        engine: Asks the other machines.
-        data: What is known of the data there.
-    """
+    """Return a run whose clients train on other machines, asked by an engine, and record what they answered."""
     place = next(i for i, each in enumerate(run.loop.callbacks) if isinstance(each, RoundCheckpoint))
     run.loop.callbacks[place:place] = [DeliveryRecorder(str(run.run_dir))]
     run.loop.engine = engine
     return replace(run, data=data)
+
+
+def _with_defaults(
+    given: Sequence[Callback], settings: Namespace, config: str, labels: dict[str, str]
+) -> list[Callback]:
+    """Return the callbacks of a configuration completed by the defaults, each where none of its type is there.
+
+    All files of a run must be where the other commands look for them.
+    """
+    run_dir = Path(settings.run_dir)
+    target = settings.target_accuracy
+    for callback in given:
+        if isinstance(callback, RoundCheckpoint):
+            raise ConfigError(
+                "loop.callbacks holds a RoundCheckpoint, but each run has one: set it by the key checkpoint "
+                "(every_n_rounds, min_seconds, keep)"
+            )
+        if isinstance(callback, RunRecorder):
+            _adopt(callback, run_dir, target, labels)
+        if isinstance(callback, WandbMetrics | TensorBoardMetrics | DeliveryRecorder):
+            _keep_inside(callback, run_dir)
+    last = [RunRecorder(str(run_dir), target, labels), RoundProgress(), *_loggers(settings, config, labels)]
+    # The last of all, because it saves what the others know of a round.
+    checkpoint = RoundCheckpoint(str(run_dir / CHECKPOINTS), about=about(config), **vars(settings.checkpoint))
+    return [*_missing([ComputationTime()], given), *given, *_missing(last, given), checkpoint]
+
+
+def _missing(defaults: Sequence[Callback], given: Sequence[Callback]) -> list[Callback]:
+    return [each for each in defaults if not any(isinstance(callback, type(each)) for callback in given)]
+
+
+def _keep_inside(callback: WandbMetrics | TensorBoardMetrics | DeliveryRecorder, run_dir: Path) -> None:
+    """Let a configuration, which may be a stranger's, write into the run's folder alone."""
+    if isinstance(callback, WandbMetrics) and callback.save_dir == _UNSET:
+        callback.save_dir = str(run_dir)
+    folder = callback.path.parent if isinstance(callback, DeliveryRecorder) else Path(callback.save_dir)
+    if not folder.resolve().is_relative_to(run_dir.resolve()):
+        raise ConfigError(
+            f"loop.callbacks holds a {type(callback).__name__} that writes to {folder}, but a config may write into "
+            f"the run's folder {run_dir} alone: give a folder in there"
+        )
+
+
+def _adopt(recorder: RunRecorder, run_dir: Path, target: float | None, labels: dict[str, str]) -> None:
+    """Give a recorder of the configuration what it leaves open."""
+    if recorder.run_dir.resolve() != run_dir.resolve():
+        raise ConfigError(
+            f"loop.callbacks holds a RunRecorder for {recorder.run_dir}, but the run's folder is {run_dir}: "
+            f"use --run_dir {recorder.run_dir}, or leave the RunRecorder out"
+        )
+    recorder.labels = labels | recorder.labels
+    if recorder.target_accuracy is None:
+        recorder.target_accuracy = target
+
+
+def _loggers(settings: Namespace, config: str, labels: dict[str, str]) -> list[Callback]:
+    """Return a callback for each logger; in W&B, runs can be grouped by algorithm, data and seed under these names."""
+    names = wanted_loggers(settings.logger)
+    tree = yaml.safe_load(config)
+    callbacks: list[Callback] = []
+    if "wandb" in names:
+        by_name = {"data": labels["data"], "algorithm": labels["algorithm"], "seed": settings.seed}
+        callbacks.append(
+            WandbMetrics(
+                name=f"{labels['config']}_seed_{settings.seed}",
+                group=labels["algorithm"],
+                job_type="train",
+                tags=[labels["data"], labels["algorithm"], f"seed_{settings.seed}"],
+                save_dir=str(Path(settings.run_dir)),
+                config={**tree, **by_name, "data_source": tree.get("data")},
+                target_accuracy=settings.target_accuracy,
+            )
+        )
+    if "tensorboard" in names:
+        callbacks.append(TensorBoardMetrics(str(Path(settings.run_dir, "tensorboard")), tree))
+    return callbacks
+
+
+def wanted_loggers(given: str | list[str]) -> list[str]:
+    """Return the loggers that a setting names, each once.
+
+    >>> wanted_loggers("wandb,tensorboard"), wanted_loggers(["none"])
+    (['wandb', 'tensorboard'], [])
+    """
+    names = given.split(",") if isinstance(given, str) else given
+    names = list(dict.fromkeys(name.strip() for name in names))
+    unknown = sorted(set(names) - {*LOGGERS, "none"})
+    if unknown:
+        raise ConfigError(f"logger={', '.join(unknown)} is unknown: use wandb, tensorboard, both by a comma, or none")
+    return [name for name in names if name != "none"]

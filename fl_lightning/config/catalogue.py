@@ -5,22 +5,36 @@ command on a machine asks the parser and leaves the answer in the user's cache f
 """
 
 import hashlib
+import inspect
 import json
 import os
-import stat
+import re
 import sys
+import types
+import typing
+from argparse import Action
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal
 
-from fl_lightning.output import loading
+import yaml
+
+from fl_lightning.output import loading, read_plain, write_durably
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _OTHERS = ("jsonargparse", "lightning")  # whose versions change the catalogue too
 _MAX_BYTES = 5_000_000
+_PLAIN = ("builtins", "types", "typing", "pathlib")  # modules whose classes are no parts
+_UNIONS: tuple[object, ...] = (typing.Union, types.UnionType, Literal)
+_Hint = Any  # a class, a union, an alias of typing, or a value of a Literal
+_Kinds = dict[type, tuple[str, list[type]]]  # by base: the outermost key at which its parts can stand, and these parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +110,10 @@ def stored() -> Catalogue:
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return _read(path, state)
     with loading():
-        from fl_lightning.config.keys import make_catalogue
-
         made = make_catalogue()
     with suppress(OSError):  # a folder that cannot be written costs time, no more
-        _write(path, json.dumps({"state": state, "catalogue": asdict(made)}))
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_durably(path, json.dumps({"state": state, "catalogue": asdict(made)}).encode(), mode=0o600)
     return made
 
 
@@ -124,16 +137,10 @@ def _digest(lines: list[str]) -> str:
 
 
 def _read(path: Path, state: str) -> Catalogue:
-    """Return what was written; of a forged file, a hint may be wrong, but nothing in it is run or shown as it is.
-
-    Raises:
-        ValueError: If it was written by somebody else or for another state of the package, or is damaged.
-    """
-    found = path.stat()
-    is_own = os.name != "posix" or found.st_uid == os.getuid()
-    if not is_own or not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
-        raise ValueError(f"{path} is not a small file of this user")
-    content = json.loads(path.read_text(encoding="utf-8"))
+    """Return what was written; of a forged file, a hint may be wrong, but nothing in it is run or shown as it is."""
+    if os.name == "posix" and path.stat().st_uid != os.getuid():
+        raise ValueError(f"{path} is not a file of this user")
+    content = json.loads(read_plain(path, _MAX_BYTES))
     if content["state"] != state:
         raise ValueError(f"{path} is of another state of the package")
     made: Catalogue = _decoded(content["catalogue"], Catalogue)
@@ -142,28 +149,159 @@ def _read(path: Path, state: str) -> Catalogue:
 
 def _decoded(value: Any, wanted: Any) -> Any:
     """Return a value of JSON as a record, tuple, dict, text or truth value of the wanted type."""
-    inner = get_args(wanted)
+    inner = typing.get_args(wanted)
     if isinstance(wanted, type) and is_dataclass(wanted):
         return wanted(**{each.name: _decoded(value[each.name], each.type) for each in fields(wanted)})
-    if get_origin(wanted) is tuple:
+    if typing.get_origin(wanted) is tuple:
         return tuple(_decoded(each, inner[0]) for each in value)
-    if get_origin(wanted) is dict:
+    if typing.get_origin(wanted) is dict:
         return {_decoded(key, inner[0]): _decoded(each, inner[1]) for key, each in value.items()}
     if not isinstance(value, wanted) or not str(value).isprintable():
         raise ValueError(f"{value!r} is not a {wanted}")
     return value
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file that only this user can read and that is complete whenever it is there."""
-    from tempfile import NamedTemporaryFile
+def make_catalogue() -> Catalogue:
+    """Return what the parser and the signatures of the public classes say, which takes seconds."""
+    from fl_lightning.config.allow_list import own_classes
+    from fl_lightning.config.parsing import make_parser
 
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
-        try:
-            file.write(text)
-            file.close()
-            os.replace(file.name, path)
-        except OSError:
-            os.unlink(file.name)
-            raise
+    paths = {
+        part: min(names, key=lambda path: (path.count(".") != 2, path.count("."), path))  # that of the room first
+        for part, names in own_classes().items()
+        if not inspect.isabstract(part) and not _is_protocol(part)
+    }
+    arguments = {part: _arguments(part) for part in sorted(paths, key=paths.__getitem__)}
+    keys = [action for action in _actions(make_parser()) if action.dest not in ("config", "print_config")]
+    kinds: _Kinds = {}
+    waiting = list(keys)
+    for action in waiting:  # which grows, from the outermost keys inwards
+        for base in _classes_in(_hint(action)):
+            found = [part for part in arguments if _fits(part, base)]
+            if found and base not in kinds:
+                kinds[base] = (action.dest.rpartition(".")[2], found)
+                waiting += [each for part in found for each in arguments[part]]
+    parts = {
+        paths[part]: Part(
+            path=paths[part],
+            aliases=tuple(sorted(own_classes()[part] - {paths[part]})),
+            kinds=tuple(sorted(set(_kinds_of(part, kinds)))),
+            help=_first_sentence(inspect.getdoc(part) or ""),
+            arguments=tuple(_described(action, kinds) for action in actions),
+        )
+        for part, actions in arguments.items()
+        if any(part in found for _, found in kinds.values())
+    }
+    return Catalogue(keys=tuple(_described(action, kinds) for action in keys), parts=parts)
+
+
+def _kinds_of(part: type, kinds: _Kinds) -> Iterator[str]:
+    """Yield the kinds of a part: the narrowest, and none of which it is the base of others."""
+    bases = [base for base, (_, found) in kinds.items() if part in found]
+    for base in bases:
+        name, found = kinds[base]
+        is_wider = any(base in other.__mro__[1:] for other in bases)
+        if not is_wider and (part is not base or len(found) == 1):
+            yield name
+
+
+def _is_protocol(part: type) -> bool:
+    return bool(vars(part).get("_is_protocol"))
+
+
+def _fits(part: type, base: type) -> bool:
+    """Whether a class is a subclass, or has the methods of an abstract base or protocol with the same arguments."""
+    if base in part.__mro__ or not (inspect.isabstract(base) or _is_protocol(base)):
+        return base in part.__mro__
+    methods = [name for name in vars(base) if name == "__call__" or not name.startswith("_")]
+    return bool(methods) and all(_parameters(part, name) == _parameters(base, name) for name in methods)
+
+
+def _parameters(owner: type, method: str) -> list[str] | None:
+    found = inspect.getattr_static(owner, method, None)
+    return list(inspect.signature(found).parameters) if inspect.isfunction(found) else None
+
+
+def _arguments(part: type) -> list[Action]:
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False, add_help=False)
+    parser.add_class_arguments(part, fail_untyped=False)
+    return _actions(parser)
+
+
+def _actions(parser: "ArgumentParser") -> list[Action]:
+    """Return each argument that is not a group of others."""
+    actions = [action for action in parser._actions if not action.dest.endswith(".help")]
+    groups = {action.dest.rpartition(".")[0] for action in actions}
+    return [action for action in actions if action.dest not in groups]
+
+
+def _hint(action: Action) -> _Hint:
+    return vars(action).get("_typehint") or action.type
+
+
+def _described(action: Action, kinds: _Kinds) -> Argument:
+    members = _members(_hint(action))
+    names = [kinds[base][0] for base in _classes_in(_hint(action)) if base in kinds]
+    return Argument(
+        name=action.dest,
+        type=_in_words(_hint(action)),
+        help=_first_sentence(action.help or ""),
+        default=None if action.required else _as_yaml(action.default),
+        kind=names[0] if names else "",
+        many=bool(names) and not any(inspect.isclass(member) and member in kinds for member in members),
+        text=str in members,
+        choices=tuple(dict.fromkeys(str(member) for member in members if isinstance(member, (str, int)))),
+    )
+
+
+def _members(hint: _Hint) -> list[_Hint]:
+    """Return the members of a union and the values of a Literal, or the type itself."""
+    if typing.get_origin(hint) in _UNIONS:
+        return [member for each in typing.get_args(hint) for member in _members(each)]
+    return [hint]
+
+
+def _classes_in(hint: _Hint) -> Iterator[type]:
+    """Yield the classes in a type that are not plain values; of a callable, what it returns."""
+    inner = typing.get_args(hint)
+    for each in inner:
+        yield from _classes_in(each)
+    if not inner and inspect.isclass(hint) and hint.__module__ not in _PLAIN:
+        yield hint
+
+
+def _in_words(hint: _Hint) -> str:
+    """Return a type as one would write it, without modules.
+
+    >>> _in_words(int | None), _in_words(list[float] | Literal["size"]), _in_words(tuple[int, ...])
+    ('int | None', 'list[float] | size', 'tuple[int, ...]')
+    """
+    if typing.get_origin(hint) in _UNIONS:
+        return " | ".join(dict.fromkeys(map(_in_words, _members(hint))))
+    if hint in (None, type(None), ...):
+        return "..." if hint is ... else "None"
+    name = str(getattr(typing.get_origin(hint) or hint, "__name__", hint))
+    inner = [_in_words(each) for each in typing.get_args(hint) if not isinstance(each, list)]
+    return f"{name}[{', '.join(inner)}]" if inner else name
+
+
+def _as_yaml(value: object) -> str:
+    from jsonargparse import Namespace
+
+    plain = value.as_dict() if isinstance(value, Namespace) else value
+    try:
+        return yaml.safe_dump(plain, default_flow_style=True).removesuffix("\n").removesuffix("\n...").strip()
+    except yaml.YAMLError:
+        return str(value)
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a text, without the marks of code.
+
+    >>> _first_sentence("The ``eta``.  More.")
+    'The eta.'
+    """
+    plain = re.sub(r":\w+:`~?([^`]+)`", r"\1", text.replace("``", ""))
+    return " ".join(plain.split()).partition(". ")[0].rstrip(".,") + "."

@@ -68,29 +68,27 @@ def resolve(name: str) -> list[Path]:
         files = [FOLDER / "data" / f"{data}.yaml", FOLDER / "algorithms" / f"{algorithm}.yaml"]
         if all(file.is_file() for file in files):
             return files
+    pairs = [f"{data}_{algorithm}" for data in names("data") for algorithm in names("algorithms")]
+    found = nearest(stem, [*names("data"), *names("algorithms"), *pairs])
+    meant = "" if found is None else f" (did you mean {found}.yaml?)"
     raise ConfigError(
-        f"config {name!r} is neither a file nor a shipped config{_meant(stem)}: use <data>_<algorithm>.yaml with data "
+        f"config {name!r} is neither a file nor a shipped config{meant}: use <data>_<algorithm>.yaml with data "
         f"one of {', '.join(names('data'))} and algorithm one of {', '.join(names('algorithms'))}"
     )
 
 
-def _meant(stem: str) -> str:
-    """Return the shipped config that is most like a name, as a question."""
-    data = names("data")
-    algorithms = names("algorithms")
-    found = nearest(stem, [*data, *algorithms, *(f"{one}_{other}" for one in data for other in algorithms)])
-    return "" if found is None else f" (did you mean {found}.yaml?)"
-
-
 def read(path: Path) -> Settings:
-    """Return the contents of one file."""
+    """Return the contents of one file; an empty one has no keys."""
     try:
         text = read_plain(path, safe_yaml.MAX_BYTES).decode("utf-8-sig")
-        loaded = safe_yaml.load_table(text, f"config {path}")
+        loaded = safe_yaml.load(text, f"config {path}")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {path} cannot be read: {error}") from None
     except safe_yaml.UnsafeYamlError as error:
         raise ConfigError(str(error)) from None
+    loaded = {} if loaded is None else loaded
+    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
+        raise ConfigError(f"config {path} must be a table of keys, but is a {type(loaded).__name__}")
     if "config" in loaded:
         raise ConfigError(
             f"config {path} has a key 'config': give several files on the command line, --config A --config B"

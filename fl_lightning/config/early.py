@@ -19,16 +19,13 @@ _NUMBERS = ("int", "float")
 
 
 def check(merged: Settings, overrides: Sequence[str], trusted: Sequence[str] = (), options: Sequence[str] = ()) -> None:
-    """Refuse a configuration that names what is not there.
+    """Raise ConfigError, with what was probably meant, if a configuration names what is not there.
 
     Args:
         merged: The config.
         overrides: Arguments of the command line.
         trusted: Packages whose classes may be named besides the known ones.
         options: Of the command itself, which may have been meant too.
-
-    Raises:
-        ConfigError: With the name that was probably meant.
     """
     checker = _Checker(trusted, options)
     checker.table(merged)
@@ -121,13 +118,12 @@ class _Checker:
         names = {part.name: part.path for part in self._catalogue.of_kind(kind)}
         meant = nearest(path.rpartition(".")[2], names)
         hint = "" if meant is None else f" (did you mean {names[meant]}?)"
+        command = f"`fl-lightning show {kind}` shows"
         if path.startswith("fl_lightning."):
-            raise ConfigError(
-                f"{key}: {path} is not on the list of what a config may name{hint}: "
-                f"`fl-lightning show {kind}` shows what can stand there"
-            )
+            text = f"{path} is not on the list of what a config may name"
+            raise ConfigError(f"{key}: {text}{hint}: {command} what can stand there")
         if "." not in path and hint and not argument.text and not self._trusted:
-            raise ConfigError(f"{key}: there is no {kind} {path}{hint}: `fl-lightning show {kind}` shows all")
+            raise ConfigError(f"{key}: there is no {kind} {path}{hint}: {command} all")
 
     def _part_at(self, argument: Argument, key: str) -> Part | None:
         return self._catalogue.part(self._classes.get(key, ""), argument.kind)

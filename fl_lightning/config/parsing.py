@@ -1,4 +1,4 @@
-"""What all commands share that make parts of a configuration: the loop's arguments, parsing, and its errors."""
+"""From a merged configuration to settings and parts, by jsonargparse: its parsers, and its errors in plain words."""
 
 import contextlib
 import inspect
@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,14 @@ import jsonargparse._util
 import typeshed_client
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from lightning.fabric import Fabric
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.algorithms import Algorithm, System
-from fl_lightning.config.allow_list import check_classes, class_paths, explained, limit_imports
+from fl_lightning.callbacks import RoundCheckpoint
+from fl_lightning.config.allow_list import check_classes, explained, limit_imports
 from fl_lightning.config.compose import ConfigError, Settings
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.bases import Channel, DataSource, Partition, Sampling, Schedule, misfit
@@ -30,6 +33,21 @@ from fl_lightning.samplers import Sampler
 from fl_lightning.solvers import Solver
 from fl_lightning.system.traces import KINDS
 
+LOGGERS = ("wandb", "tensorboard")
+_OPTIONS = (  # name, type, default and help of the keys that are of no class
+    ("seed", int, 0, "Of every random stream."),
+    ("run_dir", str | None, None, "Folder of the run; runs/<config>/seed_<seed> by default."),
+    ("target_accuracy", float | None, None, "A value of loop.monitor; the cost to reach it is in the summary."),
+    ("validation", float | None, None,
+        "Share of the training data to hold out and evaluate on instead of the test data, for tuning."),
+    ("logger", list[str] | str, ["wandb"], f"{', '.join(LOGGERS)}, several separated by commas, or none."),
+    ("start_timeout", float, 300.0, "Seconds to wait for other processes and nodes at the start."),
+)  # fmt: skip
+_ONE_OF_EACH: dict[str, tuple[type, str]] = {  # they are required, because errors about them are clearer then
+    "schedule": (Schedule, "Decides T and q of every client."),
+    "sampling": (Sampling, "Decides who is drawn."),
+    "channel": (Channel, "Decides whose upload arrives."),
+}
 _VALUES = (FederatedLoop, Algorithm, System)
 _BASES: tuple[type, ...] = (Schedule, Sampling, Channel, DataSource, Partition, Sampler, Aggregator, Solver)
 _LONGEST_LIST = 1000
@@ -49,52 +67,80 @@ _ABSTRACT = re.compile(r"instantiatable class, but ([\w.]+) is abstract")
 @cache
 def keys_of(value: type) -> tuple[str, ...]:
     """Return the keys below ``loop`` that stand for the arguments of a value."""
-    return tuple(name for name in signature(value).parameters if name not in ("algorithm", "system"))
+    return tuple(name for name in inspect.signature(value).parameters if name not in ("algorithm", "system"))
 
 
-def loop_keys() -> tuple[str, ...]:
-    """Return all keys below ``loop``: those of the algorithm, of the system and of the loop itself."""
-    return tuple(key for value in _VALUES for key in keys_of(value))
+def make_parser(keys: Collection[str] | None = None) -> ArgumentParser:
+    """Return the parser of a complete configuration, or of some keys, which answers ten times faster.
+
+    Args:
+        keys: Of ``seed``, ``data``, ``model`` and so on, and ``loop.KEY`` for those below ``loop``.
+    """
+    prog = "train.py" if keys is None else "fl-lightning"
+    parser = ArgumentParser(prog=prog, exit_on_error=False, add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", action="config")
+    for name, kind, default, text in _OPTIONS:
+        if keys is None or name in keys:
+            parser.add_argument(f"--{name}", type=kind, default=default, help=text)
+    if keys is None or "model" in keys:
+        parser.add_subclass_arguments(LightningModule, "model", required=True, help="Any LightningModule.")
+    if keys is None or "data" in keys:
+        parser.add_argument("--data", type=DataSource, required=True, help="The data set and how clients share it.")
+    if keys is not None:
+        add_loop_arguments(parser, [key.removeprefix("loop.") for key in keys if key.startswith("loop.")])
+        return parser
+    parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"})
+    parser.add_class_arguments(RoundCheckpoint, "checkpoint", skip={"folder", "about"}, instantiate=False)
+    of_loop = [key for value in _VALUES for key in keys_of(value) if key not in ("fabric", "seed", "callbacks")]
+    add_loop_arguments(parser, of_loop)
+    parser.add_argument("--loop.callbacks", type=list[Callback], default=[], help="More callbacks.")
+    return parser
 
 
 def add_loop_arguments(parser: ArgumentParser, keys: Collection[str]) -> None:
-    """Add some of the keys below ``loop``.
-
-    Those of which every run has one are required, because complaints about them are clearer then.
-    """
-    required: dict[str, tuple[type, str]] = {
-        "schedule": (Schedule, "Decides T and q of every client."),
-        "sampling": (Sampling, "Decides who is drawn."),
-        "channel": (Channel, "Decides whose upload arrives."),
-    }
-    for value in _VALUES:
-        skip = {name for name in signature(value).parameters if name not in keys or name in required}
+    """Add some of the keys below ``loop``."""
+    for value in _VALUES if keys else ():
+        skip = {name for name in inspect.signature(value).parameters if name not in keys or name in _ONE_OF_EACH}
         parser.add_class_arguments(value, "loop", as_group=value is FederatedLoop, skip=skip, instantiate=False)
-    for key, (base, text) in required.items():
+    for key, (base, text) in _ONE_OF_EACH.items():
         if key in keys:
             parser.add_argument(f"--loop.{key}", type=base, required=True, help=text)
 
 
+_cached_parser = cache(make_parser)
+
+
+def instantiate(
+    merged: Settings, keys: tuple[str, ...], overrides: Sequence[str] = (), trusted: Sequence[str] = ()
+) -> Namespace:
+    """Make what stands at some keys of a configuration, see :func:`make_parser`."""
+    wanted = {key: merged[key] for key in keys if key in merged}
+    of_loop = {key: value for key, value in merged.get("loop", {}).items() if f"loop.{key}" in keys}
+    wanted |= {"loop": of_loop} if of_loop else {}
+    parser = _cached_parser(keys)
+    settings = parse_config(parser, wanted, overrides, trusted)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            made: Namespace = parser.instantiate(settings)
+            return made
+    except (ArgumentError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(" ".join(str(error).split())[:600]) from None
+
+
 def split_loop(made: Namespace) -> tuple[Algorithm, System, dict[str, Any]]:
     """Return the algorithm and the system of an instantiated ``loop``, and the arguments of the loop itself."""
-    given = vars(made)
-    of_algorithm, of_system = (
-        {key: given[key] for key in keys_of(value) if key in given} for value in (Algorithm, System)
-    )
-    rest = {key: value for key, value in given.items() if key not in of_algorithm and key not in of_system}
-    return Algorithm(**of_algorithm), System(**of_system), rest
+    rest = dict(vars(made))
+    algorithm = Algorithm(**{key: rest.pop(key) for key in keys_of(Algorithm) if key in rest})
+    return algorithm, System(**{key: rest.pop(key) for key in keys_of(System) if key in rest}), rest
 
 
 def parse_config(
     parser: ArgumentParser, config: Settings, overrides: Sequence[str], trusted: Sequence[str] = ()
 ) -> Namespace:
-    """Check a config and overrides against the signatures; one clear line for what does not fit.
+    """Check a merged config and overrides of the command line; one clear line for what does not fit the signatures.
 
-    Args:
-        parser: With a ``--config`` option.
-        config: Merged.
-        overrides: Arguments of the command line.
-        trusted: Packages whose classes may be named besides the known ones, see :mod:`fl_lightning.config.allow_list`.
+    What may be named besides the known classes are those of the trusted packages, see
+    :mod:`fl_lightning.config.allow_list`.
     """
     _refuse_long_lists(config, overrides)
     _limit_reading()
@@ -112,8 +158,7 @@ def parse_config(
             raise  # the help of a class was shown
         raise ConfigError(_one_line(said.getvalue())) from None
     _check_tables(settings)
-    check_classes(settings, trusted)
-    for path in class_paths(settings):
+    for path in check_classes(settings, trusted):
         for problem in _misfits(path):
             raise ConfigError(problem)
     return settings
@@ -141,7 +186,7 @@ def _no_files() -> str:
 
 
 def _search_context(**settings: Any) -> typeshed_client.SearchContext:
-    """Say where stubs are looked for: on the path of this process. The parser would start a Python to find it out."""
+    """Say that stubs are on the path of this process. The parser would start a Python to find it out."""
     return _SEARCH_CONTEXT(**({"search_path": [Path(each) for each in sys.path if each]} | settings))
 
 
@@ -177,19 +222,15 @@ def _one_line(error: str) -> str:
     return line if len(line) <= 600 else line[:600] + " ..."
 
 
-def _misfits(path: str) -> Iterator[str]:
-    """Yield what is wrong with a subclass of one of the bases."""
-    part = _imported(path)
-    for base in _BASES:
-        if inspect.isclass(part) and issubclass(part, base):
-            yield from _misfit(path, base)
-
-
-def _misfit(path: str, base: type) -> list[str]:
-    """Return what a part lacks of a base, in a list that is empty if it fits or is not imported."""
-    part = _imported(path)
-    problem = None if part is None else misfit(part, base)
-    return [] if problem is None else [f"{path} does not fit {base.__module__}.{base.__name__}: {problem}"]
+def _misfits(path: str, wanted: str = "") -> Iterator[str]:
+    """Yield what a part lacks of the base of a name, or of those whose subclass it is."""
+    module, _, name = path.rpartition(".")
+    part = vars(sys.modules[module]).get(name) if module in sys.modules else None  # an error must not import anything
+    for base in _BASES if part is not None else ():
+        is_meant = base.__name__ == wanted if wanted else inspect.isclass(part) and issubclass(part, base)
+        problem = misfit(part, base) if is_meant else None
+        if problem is not None:
+            yield f"{path} does not fit {base.__module__}.{base.__name__}: {problem}"
 
 
 def _explained(error: str) -> str:
@@ -200,16 +241,9 @@ def _explained(error: str) -> str:
         return next(_misfits(abstract[1]), error)
     if refused is None:
         return error
-    bases = [base for base in _BASES if base.__name__ == refused[2]]
     # Of an argument that may be left out, the path stands at the end of the error.
     paths = [refused[1]] if refused[1] else _PATH.findall(error.partition("Given value:")[2])
-    return next((problem for base in bases for path in paths for problem in _misfit(path, base)), error)
-
-
-def _imported(path: str) -> object:
-    """Return what a dotted path names if its module is imported already; an error must not import anything."""
-    module, _, name = path.rpartition(".")
-    return vars(sys.modules[module]).get(name) if module in sys.modules else None
+    return next((problem for path in paths for problem in _misfits(path, refused[2])), error)
 
 
 def in_plain_words(error: str) -> str:

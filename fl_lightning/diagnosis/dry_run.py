@@ -13,7 +13,7 @@ import torch
 
 from fl_lightning import theory
 from fl_lightning.algorithms import Algorithm, System
-from fl_lightning.diagnosis.certainty import unknown_parts
+from fl_lightning.diagnosis.dry_run import unknown_parts
 from fl_lightning.diagnosis.objective import TypicalRound
 from fl_lightning.parts.bases import Schedule
 from fl_lightning.parts.traits import ScheduleTraits

@@ -10,11 +10,10 @@ import numpy as np
 
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.partitions import expected_sizes
-from fl_lightning.diagnosis.certainty import bounded_parts
-from fl_lightning.diagnosis.dry_run import GivenConditions, planner_of, typical_rounds
+from fl_lightning.diagnosis.dry_run import GivenConditions, bounded_parts, planner_of, typical_rounds
 from fl_lightning.diagnosis.given_clients import ClientTable
-from fl_lightning.diagnosis.needs import needs_of
 from fl_lightning.diagnosis.objective import Diagnosis, diagnose
+from fl_lightning.diagnosis.systems import needs_of
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.output import only_planning
 from fl_lightning.parts.bases import Channel

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_lightning.figures.simulation import Curves, Plateau
+from fl_lightning.figures.convergence import Curves, Plateau
 from fl_lightning.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RULE, YELLOW, apart, bare, blank
 from fl_lightning.theory.checks import Vector
 

@@ -23,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
 
-from fl_lightning.config.starting import end_with, python_command
+from fl_lightning.config.processes import end_with, python_command
 
 OLDEST = (1, 41)
 BELOW = (1, 43)

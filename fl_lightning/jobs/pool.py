@@ -18,7 +18,7 @@ from types import ModuleType
 from typing_extensions import override
 
 from fl_lightning.config.compose import ConfigError
-from fl_lightning.config.starting import python_command
+from fl_lightning.config.processes import python_command
 from fl_lightning.jobs.jobs import Job
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fl_lightning.config.compose import ConfigError
-from fl_lightning.config.starting import python_command
+from fl_lightning.config.processes import python_command
 from fl_lightning.jobs.jobs import Job
 from fl_lightning.jobs.pool import worker_environment
 from fl_lightning.output import write_durably

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_lightning.figures.style import apart
+from fl_lightning.report.axes import Plane, Scale, Stroke, line, nice_top
 from fl_lightning.report.comparison import AXES, Comparison
-from fl_lightning.report.drawing import Plane, Scale, Stroke, line, nice_top
 from fl_lightning.report.statistics import Band
 from fl_lightning.theory.checks import Vector
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fl_lightning.report.axes import SIZE, Plane, Scale, Stroke, Word, line, nice_top
 from fl_lightning.report.charts import Charts, Values
 from fl_lightning.report.comparison import Comparison, Entry
-from fl_lightning.report.drawing import SIZE, Plane, Scale, Stroke, Word, line, nice_top
 from fl_lightning.report.statistics import binned
 from fl_lightning.theory.checks import Vector
 

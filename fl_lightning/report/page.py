@@ -13,9 +13,9 @@ import yaml
 
 from fl_lightning.figures.style import require
 from fl_lightning.report import client_charts, sections
+from fl_lightning.report.axes import SIZE
 from fl_lightning.report.charts import Charts, Values
 from fl_lightning.report.comparison import Comparison, Entry
-from fl_lightning.report.drawing import SIZE
 from fl_lightning.report.tables import plus_minus
 from fl_lightning.runs.reading import Problem
 

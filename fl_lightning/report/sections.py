@@ -4,10 +4,18 @@ import math
 from collections.abc import Sequence
 
 from fl_lightning.report import tables
-from fl_lightning.report.charts import Chart, Charts, Values, line_chart, num_points
-from fl_lightning.report.client_charts import interval_strokes, omega_cards, seed_strokes
+from fl_lightning.report.axes import Scale
+from fl_lightning.report.charts import (
+    Chart,
+    Charts,
+    Values,
+    interval_strokes,
+    line_chart,
+    num_points,
+    omega_cards,
+    seed_strokes,
+)
 from fl_lightning.report.comparison import AXES, Comparison
-from fl_lightning.report.drawing import Scale
 
 FORGOTTEN = 0.1
 

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from fl_lightning.loop import FederatedLoop
 
 MARKER = ".fl_lightning.json"
-_FILES = (MARKER, CONFIG, records.METRICS, records.QUANTILES, records.EVERYBODY, *records.FINAL_FILES)
+_FILES = (
+    *(MARKER, CONFIG, records.METRICS, records.QUANTILES, records.EVERYBODY, *records.FINAL_FILES),
+    *(records.NOISE_KEY, records.UNCOVERED, records.UNCOVERED_CLIENTS),
+)
+_OURS = (*_FILES, *LOGS)
 _MOVING = ".replaced.tmp"
 _ASIDE = ".replaced"
 _HALF = re.compile(r"\.round_.*\.tmp")
@@ -32,9 +36,6 @@ class RunFolder:
     A run that starts anew sets what was there before aside, in ``.replaced``, and deletes it when its own first
     checkpoint is safe. If it ends before that, for whatever reason, the earlier run is put back: at once, or when the
     folder is used again.
-
-    Args:
-        path: The folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,15 +47,11 @@ class RunFolder:
         self._replaces = False
 
     def claim(self) -> None:
-        """Take the folder for this process, before anything is read or written there.
-
-        Raises:
-            RunError: If it holds what is not ours.
-            FolderInUseError: If another process trains there.
-        """
+        """Take the folder for this process, unless it holds what is not ours or another process trains there."""
         refuse_foreign(self.path)
         try:
-            self._make()
+            self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
+            self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except OSError as error:  # a finished run in an archive is still recognised as finished
             self._unwritable = OSError(error.errno, f"cannot write to {self.path}: {error.strerror}")
@@ -70,7 +67,7 @@ class RunFolder:
         Args:
             config: The complete configuration.
             identity: What the marker says of the run.
-            anew: Whether the run starts at its first round, so that what is there belongs to another one.
+            anew: Whether what is there belongs to another run.
         """
         if self._unwritable is not None:
             raise self._unwritable
@@ -107,13 +104,6 @@ class RunFolder:
     def _write_marker(self) -> None:
         write_durably(self.path / MARKER, (json.dumps(self._marker, indent=1, default=str) + "\n").encode())
 
-    def _make(self) -> None:
-        folder = self.path
-        while not folder.exists() and folder != folder.parent:
-            self._made.append(folder)
-            folder = folder.parent
-        self.path.mkdir(parents=True, exist_ok=True)
-
     def _recover(self) -> None:
         """Finish what a killed process began."""
         if _is_folder(self.path / _MOVING):
@@ -127,7 +117,7 @@ class RunFolder:
             self._move_back()  # their disk was away when the rest was put back
 
     def _set_aside(self) -> None:
-        names = [name for name in (*_FILES, *LOGS) if os.path.lexists(self.path / name)]
+        names = [name for name in _OURS if os.path.lexists(self.path / name)]
         saved = checkpoints(self.path / CHECKPOINTS)
         if not names and not saved:
             return
@@ -146,16 +136,16 @@ class RunFolder:
         self._replaces = True
 
     def _put_back(self) -> None:
-        for name in (*_FILES, *LOGS):
-            _remove(self.path / name)
+        for path in (self.path / name for name in _OURS):
+            shutil.rmtree(path) if _is_folder(path) else path.unlink(missing_ok=True)
         (self.path / _ASIDE).rename(self.path / _MOVING)
         self._move_back()
 
     def _move_back(self) -> None:
         for home, aside in ((self.path, _MOVING), (self.path / CHECKPOINTS, _ASIDE)):
             if _is_folder(home / aside):
-                for entry in filter(lambda entry: _is_our_name(entry.name), (home / aside).iterdir()):
-                    entry.rename(home / entry.name)
+                for name in filter(_is_our_name, os.listdir(home / aside)):
+                    (home / aside / name).rename(home / name)
                 (home / aside).rmdir()
 
     def _drop(self) -> None:
@@ -168,14 +158,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _is_our_name(name: str) -> bool:
-    return name in _FILES or name in LOGS or is_checkpoint_name(name)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    return name in _OURS or is_checkpoint_name(name)
 
 
 def refuse_foreign(run_dir: Path) -> None:
@@ -192,21 +175,16 @@ def refuse_foreign(run_dir: Path) -> None:
         if os.path.lexists(aside) and not (_is_folder(aside) and all(map(_is_our_name, os.listdir(aside)))):
             raise RunError(f"{aside} is not a folder in which a run sets an earlier one aside: move it away")
     link = run_dir / CHECKPOINTS
-    others = [name for name in os.listdir(link) if not _belongs_to_checkpoints(name)] if link.is_dir() else []
-    if link.is_symlink() and others:
-        raise RunError(
-            f"{link} is a link to {os.readlink(link)}, which holds {others[0]!r} and is not for checkpoints alone: "
-            "let it point to a folder of its own"
-        )
-    if link.is_symlink() and not link.exists():
-        raise RunError(
-            f"{link} is a link to {os.readlink(link)}, which is not there: bring it back (is the disk mounted?), "
-            "or remove the link"
-        )
-
-
-def _belongs_to_checkpoints(name: str) -> bool:
-    return is_checkpoint_name(name) or name in _DISK or bool(_HALF.fullmatch(name))
+    if not link.is_symlink():
+        return
+    where = f"{link} is a link to {os.readlink(link)}, which"
+    if not link.exists():
+        raise RunError(f"{where} is not there: bring it back (is the disk mounted?), or remove the link")
+    for name in os.listdir(link) if link.is_dir() else ():
+        if not (is_checkpoint_name(name) or name in _DISK or _HALF.fullmatch(name)):
+            raise RunError(
+                f"{where} holds {name!r} and is not for checkpoints alone: let it point to a folder of its own"
+            )
 
 
 def _refuse_links_out(run_dir: Path) -> None:
@@ -232,8 +210,8 @@ def _is_ours(run_dir: Path) -> bool:
 
 def marker(run_dir: Path) -> dict[str, object]:
     """Return what a run's folder says of the run; empty if it has no marker."""
-    try:
+    with suppress(OSError, ValueError, RecursionError):
         content = json.loads(read_plain(run_dir / MARKER, records.LARGEST_TEXT))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) and "config_hash" in content else {}
+        if isinstance(content, dict) and "config_hash" in content:
+            return content
+    return {}

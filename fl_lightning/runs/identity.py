@@ -7,6 +7,7 @@ run at the same time. Imports nothing heavy.
 
 import hashlib
 import json
+import os
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,18 +18,12 @@ from fl_lightning.runs import safe_yaml
 
 # What may change between a run and its continuation, because it does not change a result.
 FREE_KEYS = (
-    "run_dir",
-    "logger",
-    "checkpoint",
-    "start_timeout",
-    "fabric.devices",
-    "fabric.strategy",
-    "fabric.num_nodes",
+    *("run_dir", "logger", "checkpoint", "start_timeout"),
+    *("fabric.devices", "fabric.strategy", "fabric.num_nodes"),
 )
 _PACKAGES = ("fl-lightning", "torch", "lightning", "torchmetrics", "numpy", "wandb")
 _DECIDING = ("python", *_PACKAGES[:-1])  # that can change a number
 _LONGEST = 80  # part of a folder's name
-_CHUNK = 1 << 20
 _MISSING = object()
 
 
@@ -42,9 +37,12 @@ def flat(tree: object, prefix: str = "") -> dict[str, object]:
         return {prefix: tree}
     leaves: dict[str, object] = {}
     for key, value in tree.items():
-        path = prefix if key == "init_args" else f"{prefix}.{key}".lstrip(".")
-        leaves |= flat(value, path)
+        leaves |= flat(value, _below(prefix, key))
     return leaves
+
+
+def _below(prefix: str, key: object) -> str:
+    return prefix if key == "init_args" else f"{prefix}.{key}".lstrip(".")
 
 
 def is_free(key: str) -> bool:
@@ -53,7 +51,7 @@ def is_free(key: str) -> bool:
     >>> is_free("fabric.devices"), is_free("fabric.precision")
     (True, False)
     """
-    return any(key == free or key.startswith(f"{free}.") for free in FREE_KEYS)
+    return f"{key}.".startswith(tuple(f"{free}." for free in FREE_KEYS))
 
 
 def about(config: str) -> dict[str, object]:
@@ -62,53 +60,40 @@ def about(config: str) -> dict[str, object]:
     deciding = {key: value for key, value in flat(tree).items() if not is_free(key)}
     return {
         "config": config,
-        "config_hash": hashlib.sha256(_text(deciding).encode()).hexdigest(),
+        "config_hash": _hash(deciding),
         "files": named_files(tree),
         "versions": installed_versions(),
     }
 
 
-def _text(value: object) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+def _hash(settings: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def named_files(settings: object) -> dict[str, dict[str, str]]:
-    """Return path and sha256 of each file that the settings name, by the key that names it.
-
-    Folders are not looked into: the data sets in them have checksums of their own.
-    """
-    found: dict[str, dict[str, str]] = {}
-    for key, leaf in flat(settings).items():
-        for place, text in _strings(leaf, key):
-            if not is_free(place) and not place.endswith("class_path") and _is_file(text):
-                found[place] = {"path": text, "sha256": _content_hash(Path(text))}
-    return found
+    """Return path and sha256 of each file that the settings name, by key; folders are not looked into."""
+    return {
+        place: {"path": text, "sha256": _content_hash(Path(text))}
+        for place, text in _strings(settings)
+        if not is_free(place) and not place.endswith("class_path") and os.path.isfile(text)
+    }
 
 
-def _strings(value: object, key: str) -> Iterator[tuple[str, str]]:
+def _strings(value: object, key: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, list):
         for number, entry in enumerate(value):
-            if isinstance(entry, str | list | dict):
-                yield from _strings(entry, f"{key}[{number}]")
+            yield from _strings(entry, f"{key}[{number}]")
     elif isinstance(value, dict):
-        for name, entry in flat(value, key).items():
-            if entry is not value:
-                yield from _strings(entry, name)
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # a text that cannot be a path
-        return False
+        for name, entry in value.items():
+            yield from _strings(entry, _below(key, name))
 
 
 def _content_hash(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
 
@@ -122,15 +107,14 @@ def changed_files(there: object, here: object) -> list[str]:
     """
     if not isinstance(there, dict) or not isinstance(here, dict):
         return []  # a damaged marker
-    changed = []
-    for key, stored in there.items():
-        if not isinstance(stored, dict):
-            continue
-        if key not in here:
-            changed.append(f"{stored.get('path')} ({key}) is not there any more")
-        elif stored.get("sha256") != here[key]["sha256"]:
-            changed.append(f"the contents of {here[key]['path']} ({key}) changed")
-    return changed
+    stored = {key: file for key, file in there.items() if isinstance(file, dict)}
+    return [
+        f"the contents of {here[key]['path']} ({key}) changed"
+        if key in here
+        else f"{file.get('path')} ({key}) is not there any more"
+        for key, file in stored.items()
+        if key not in here or file.get("sha256") != here[key]["sha256"]
+    ]
 
 
 def installed_versions() -> dict[str, str]:
@@ -168,13 +152,13 @@ def differences(there: str, here: str, also_free: tuple[str, ...] = ()) -> list[
 def _differing(there: str, here: str, also_free: tuple[str, ...] = ()) -> dict[str, tuple[object, object]]:
     """Return the values there and here by keys; what is not set is the same as a key that is not there."""
     old, new = (flat(safe_yaml.load(text, "the stored config")) for text in (there, here))
-    keys = [
-        key
-        for key in sorted({*old, *new})
+    # Arguments of a class that is not used there come last.
+    keys = sorted({*old, *new}, key=lambda key: (key not in old or key not in new, key))
+    return {
+        key: (old.get(key, _MISSING), new.get(key, _MISSING))
+        for key in keys
         if not is_free(key) and key not in also_free and old.get(key) != new.get(key)
-    ]
-    keys.sort(key=lambda key: key not in old or key not in new)  # arguments of a class that is not used there come last
-    return {key: (old.get(key, _MISSING), new.get(key, _MISSING)) for key in keys}
+    }
 
 
 def _shown(value: object) -> str:
@@ -192,14 +176,9 @@ def run_folder(name: str, changed: Mapping[str, object], seed: int) -> Path:
 
 
 def apart(folder: Path, there: str | None, config: str) -> Path:
-    """Return the folder of a run, or one beside it where it holds a run of another config, named by what differs.
+    """Return the folder of a run, or one beside it where a run of another config lies there, named by what differs.
 
     A config file that was changed since has the same name as before.
-
-    Args:
-        folder: Of the run, by its command line.
-        there: The configuration that lies in the folder, if there is one.
-        config: The configuration of the run.
     """
     different = {} if there is None else _differing(there, config)
     named = {key: new for key, (old, new) in different.items() if _MISSING not in (old, new)}
@@ -209,18 +188,14 @@ def apart(folder: Path, there: str | None, config: str) -> Path:
 def changed_settings(
     merged: Mapping[str, object], complete: Mapping[str, object], settings: Sequence[tuple[str, str | None]]
 ) -> dict[str, object]:
-    """Return the settings of the command line that give a run another result than its configs would, by dotted keys.
-
-    Args:
-        merged: The configs.
-        complete: The configuration with all settings, as the parser made it.
-        settings: Key and text of each setting on the command line.
+    """Return those settings of the command line that make ``complete`` another run than the ``merged`` configs alone.
 
     >>> tree = {"loop": {"lr": 0.1, "rounds": 9}}
     >>> changed_settings(tree, {"loop": {"lr": 0.2, "rounds": 9}}, [("loop.lr", "2e-1"), ("loop.rounds", "9")])
     {'loop.lr': 0.2}
     """
-    old, new = flat(merged), flat(complete)
+    old = flat(merged)
+    new = flat(complete)
     changed: dict[str, object] = {}
     for given, text in settings:
         key = given.removesuffix("+").replace(".init_args", "")
@@ -250,4 +225,4 @@ def in_words(changed: Mapping[str, object]) -> str:
     clean = re.sub(r"[^\w.,=+-]", "_", whole)
     if clean == whole and len(whole) <= _LONGEST:
         return whole
-    return f"{clean[: _LONGEST - 20]}-{hashlib.sha256(_text(dict(changed)).encode()).hexdigest()[:8]}"
+    return f"{clean[: _LONGEST - 20]}-{_hash(dict(changed))[:8]}"

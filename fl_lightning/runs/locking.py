@@ -7,6 +7,7 @@ import socket
 import stat
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 try:
@@ -27,22 +28,16 @@ class FolderLock:
     The file is removed when the lock is given back. One that a killed process left behind locks nobody out, because
     the lock is the system's and not the file's presence.
 
-    Args:
-        folder: It must exist.
-        purpose: What the holder does there, for whoever comes second.
+    Whoever comes second is shown the holder's purpose.
     """
 
     def __init__(self, folder: Path, purpose: str = "a run") -> None:
-        self.path, self.purpose = folder / NAME, purpose
+        self.path = folder / NAME
+        self.purpose = purpose
         self._handle: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock.
-
-        Raises:
-            FolderInUseError: If another process has it; the message says which and since when.
-            OSError: If the folder cannot be written.
-        """
+        """Take the lock, or raise FolderInUseError, which says who has it since when."""
         if fcntl is None:
             return
         while self._handle is None:
@@ -59,12 +54,13 @@ class FolderLock:
             except OSError:  # a file system without locks: nothing can be promised there
                 os.close(handle)
                 return
-            if _is_shared(handle):
+            status = os.fstat(handle)
+            if status.st_nlink > 1 or not stat.S_ISREG(status.st_mode):  # to empty it would change something else
                 os.close(handle)
                 raise OSError(errno.EINVAL, f"{self.path} is not a plain file of its own")
-            if _is_at(handle, self.path):
-                self._handle = handle
-            else:
+            with suppress(FileNotFoundError):
+                self._handle = handle if os.path.samestat(status, os.stat(self.path)) else None
+            if self._handle is None:
                 os.close(handle)  # the holder gave it back, and the file with it, between the two steps
         os.ftruncate(self._handle, 0)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -102,21 +98,6 @@ def _let_go_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go_in_child)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        there = os.stat(path)
-    except FileNotFoundError:
-        return False
-    here = os.fstat(handle)
-    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
-
-
-def _is_shared(handle: int) -> bool:
-    """Whether a file is also known by another name, or is a pipe or device: to empty it would change something else."""
-    status = os.fstat(handle)
-    return status.st_nlink > 1 or not stat.S_ISREG(status.st_mode)
 
 
 def _holder(handle: int) -> str:

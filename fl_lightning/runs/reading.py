@@ -1,7 +1,6 @@
 """Reading the runs below some folders: what is whole is returned, what is not is named."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,43 +63,53 @@ def load_all(paths: Iterable[Path]) -> tuple[list[Run], list[Problem]]:
             runs.append(load(folder))
         except (ValueError, OSError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError) as error:  # noqa: PERF203
             problems.append(Problem(folder, " ".join(str(error).split()) or type(error).__name__))
-    together, foreign = _one_data_set(runs)
-    kept, repeated = _once(together)
-    return kept, problems + foreign + repeated
+    # Data, partition and model that most runs have: others cannot be compared with them.
+    tasks = [_text(run.config.get("data"), run.config.get("model")) for run in runs]
+    usual = max(tasks, key=tasks.count, default="")
+    kept: dict[str, Run] = {}
+    for run, task in zip(runs, tasks, strict=True):
+        key = _text(run.algorithm, run.seed, run.settings)
+        if task != usual:
+            others = runs[tasks.index(usual)].data
+            reason = f"its data, partition or model ({run.data}) is not that of the other runs ({others})"
+            problems.append(Problem(run.folder, reason))
+        elif key in kept:
+            problems.append(Problem(run.folder, f"it is the same run as {kept[key].folder}"))
+        else:
+            kept[key] = run
+    return list(kept.values()), problems
+
+
+def _text(*values: object) -> str:
+    return json.dumps(values, sort_keys=True, default=str)
 
 
 def _find(paths: Iterable[Path]) -> tuple[list[Path], list[Problem]]:
-    """Return the run folders at and below the paths, and the paths that hold none."""
+    """Return the run folders at and below the paths, and the paths that hold none.
+
+    What W&B keeps is passed over, and what is hidden, such as a run that is being replaced.
+    """
     folders: list[Path] = []
     problems: list[Problem] = []
     for path in paths:
         if not path.is_dir():
             problems.append(Problem(path, "there is no such folder"))
             continue
-        files = [file for name in _FILES for file in path.rglob(name)]
-        found = sorted({file.parent for file in files if not _is_passed_over(file.relative_to(path).parent)})
-        found = [folder for folder in found if _looks_like_a_run(folder)]
+        folders_below = {file.parent for name in _FILES for file in path.rglob(name)}
+        found = [
+            folder
+            for folder in sorted(folders_below)
+            if not any(part == "wandb" or part.startswith(".") for part in folder.relative_to(path).parts)
+            and ((folder / METRICS).exists() or sum((folder / name).exists() for name in _FILES) >= 2)
+        ]
         if not found:
             problems.append(Problem(path, f"it holds no run (no {CONFIG} with a {METRICS} or {SUMMARY})"))
         folders += [folder for folder in found if folder not in folders]
     return folders, problems
 
 
-def _is_passed_over(folder: Path) -> bool:
-    """Whether a folder holds what W&B keeps, or something hidden, such as a run that is being replaced."""
-    return any(part == "wandb" or part.startswith(".") for part in folder.parts)
-
-
-def _looks_like_a_run(folder: Path) -> bool:
-    return sum((folder / name).exists() for name in _FILES) >= 2 or (folder / METRICS).exists()
-
-
 def load(folder: Path) -> Run:
-    """Read one run.
-
-    Raises:
-        ValueError: It is unfinished, half-written or no run; the message says which.
-    """
+    """Read one run, or raise ValueError if it is unfinished, half-written or none."""
     missing = [name for name in _FILES if not (folder / name).is_file()]
     if SUMMARY in missing and METRICS not in missing:
         raise ValueError(f"the run is unfinished ({records.num_rounds(folder)} rounds, no {SUMMARY}): start it again")
@@ -116,34 +125,3 @@ def load(folder: Path) -> Run:
         raise ValueError(f"{SUMMARY} is of seed {summary.seed}, {CONFIG} of seed {config.get('seed')}")
     clients = records.read_clients(folder)
     return Run(folder=folder, seed=summary.seed, config=config, metrics=metrics, clients=clients, summary=summary)
-
-
-def _data_key(run: Run) -> str:
-    return json.dumps([run.config.get("data"), run.config.get("model")], sort_keys=True, default=str)
-
-
-def _one_data_set(runs: list[Run]) -> tuple[list[Run], list[Problem]]:
-    """Keep the data set (with its partition and model) that most runs have: others cannot be compared with them."""
-    if not runs:
-        return [], []
-    common, _ = Counter(map(_data_key, runs)).most_common(1)[0]
-    kept = [run for run in runs if _data_key(run) == common]
-    problems = [
-        Problem(run.folder, f"its data, partition or model ({run.data}) is not that of the other runs ({kept[0].data})")
-        for run in runs
-        if _data_key(run) != common
-    ]
-    return kept, problems
-
-
-def _once(runs: list[Run]) -> tuple[list[Run], list[Problem]]:
-    """Leave out a run that is there twice."""
-    kept: dict[str, Run] = {}
-    problems: list[Problem] = []
-    for run in runs:
-        key = json.dumps([run.algorithm, run.seed, run.settings], sort_keys=True, default=str)
-        if key in kept:
-            problems.append(Problem(run.folder, f"it is the same run as {kept[key].folder}"))
-        else:
-            kept[key] = run
-    return list(kept.values()), problems

@@ -4,16 +4,19 @@ import csv
 import io
 import json
 import math
+import os
+import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
-from fl_lightning.output import open_plain, read_plain
+from fl_lightning.output import open_plain, read_plain, write_durably
 from fl_lightning.runs import safe_yaml
 
 CONFIG = "config.yaml"
@@ -35,8 +38,9 @@ LARGEST_TEXT = 50_000_000  # bytes of a marker or summary
 _LARGEST_TABLE = 1_000_000_000
 _LARGEST = 1e15
 _FROM_ZERO = ("size", "weight", "expected_draws", "draws", "deliveries", "num_steps", "failure_rate")  # of clients
+_KEY_BYTES = 32
+_OF_METRIC = ("last", "best", "averaged", "target")  # in a summary file, the name of the metric follows
 
-T = TypeVar("T")
 Vector = npt.NDArray[np.float64]
 Table = dict[str, Vector]  # one column each, NaN for an empty cell
 
@@ -49,8 +53,8 @@ class RunError(ValueError):
 class Summary:
     """What a finished run reached; None for what it did not measure."""
 
-    rounds: int
-    seed: int | None
+    rounds: int = 0
+    seed: int | None = None
     algorithm: str = "unnamed"
     data: str = "unnamed"
     monitor: str | None = None  # the headline metric, of which the next six are
@@ -74,55 +78,42 @@ class Summary:
 
     @classmethod
     def of(cls, content: Mapping[str, object]) -> Self:
-        """Return what the content of a summary file says.
-
-        Raises:
-            ValueError: If a field is of another kind than a run writes.
-        """
-        monitor = _field(content, "monitor", str)
-        metric = (monitor or "accuracy").removeprefix("test_")
-        classes = _field(content, "per_class_accuracy", list) or []
-        summary = cls(
-            rounds=_field(content, "rounds", int) or 0,
-            seed=_field(content, "seed", int),
-            algorithm=_field(content, "algorithm", str) or "unnamed",
-            data=_field(content, "data", str) or "unnamed",
-            monitor=monitor,
-            mode=_field(content, "mode", str),
-            last=_field(content, f"last_{metric}", int, float),
-            best=_field(content, f"best_{metric}", int, float),
-            averaged=_field(content, f"averaged_{metric}", int, float),
-            target=_field(content, f"target_{metric}", int, float),
-            rounds_to_target=_field(content, "rounds_to_target", int),
-            per_class_accuracy=tuple(classes),
-            epsilon=_field(content, "epsilon", int, float),
-            noise_key=_field(content, "noise_key", str),
-            rejected_updates=_field(content, "rejected_updates", int) or 0,
-            versions=_field(content, "versions", dict) or {},
-            seconds=_field(content, "seconds", int, float),
-        )
+        """Return what the content of a summary file says, or raise ValueError for what no run writes."""
+        monitor = content.get("monitor") or "accuracy"
+        metric = str(monitor).removeprefix("test_")
+        found: dict[str, Any] = {}
+        for each in fields(cls):
+            name = f"{each.name}_{metric}" if each.name in _OF_METRIC else each.name
+            value = content.get(name)
+            if isinstance(value, bool) or not isinstance(value, _KINDS[each.type] | None):
+                raise ValueError(f"{SUMMARY} holds a {name} of the wrong kind")
+            if value not in (None, ""):
+                found[each.name] = tuple(value) if isinstance(value, list) else value
+        summary = cls(**found)
         if metric == "accuracy" and summary.target is not None and not 0 <= summary.target <= 1:
             raise ValueError(f"{SUMMARY} holds target_accuracy {summary.target}, which is not between 0 and 1")
         if summary.seconds is not None and not 0 <= summary.seconds < _LARGEST:
             raise ValueError(f"{SUMMARY} holds seconds that are no number from 0 up")
+        classes = summary.per_class_accuracy
         if not all(type(each) in (int, float) and (math.isnan(each) or 0 <= each <= 1) for each in classes):
             raise ValueError(f"{SUMMARY} holds a per_class_accuracy that is not between 0 and 1")
         return summary
 
 
-def _field(content: Mapping[str, object], name: str, *kinds: type[T]) -> T | None:
-    value = content.get(name)
-    if value is None or (isinstance(value, kinds) and not isinstance(value, bool)):
-        return value
-    raise ValueError(f"{SUMMARY} holds a {name} of the wrong kind")
+# What stands in a summary file for the type of a field.
+_KINDS: dict[object, Any] = {
+    int: int,
+    int | None: int,
+    float | None: int | float,
+    str: str,
+    str | None: str,
+    tuple[float, ...]: list,
+    Mapping[str, str]: dict,
+}
 
 
 def read_summary(folder: Path) -> Summary:
-    """Return the summary of a finished run.
-
-    Raises:
-        ValueError: If the file is half-written, or not one that a run writes.
-    """
+    """Return the summary of a finished run, or raise ValueError for a file that no run writes so."""
     try:
         content = json.loads(read_plain(folder / SUMMARY, LARGEST_TEXT))
     except (ValueError, RecursionError):
@@ -134,19 +125,15 @@ def read_summary(folder: Path) -> Summary:
 
 def sound_summary(folder: Path, seed: object) -> Summary | None:
     """Return the summary of a finished run, or nothing if it is missing, damaged or of another seed."""
-    try:
+    with suppress(OSError, ValueError):
         summary = read_summary(folder)
-    except (OSError, ValueError):
-        return None
-    return summary if summary.seed == seed and summary.rounds > 0 else None
+        if summary.seed == seed and summary.rounds > 0:
+            return summary
+    return None
 
 
 def read_config(folder: Path) -> dict[str, object]:
-    """Return the configuration of a run.
-
-    Raises:
-        ValueError: If the file is half-written, or no table of keys.
-    """
+    """Return the configuration of a run, or raise ValueError if it is half-written or no table of keys."""
     try:
         config = safe_yaml.load(_config_text(folder), f"{folder / CONFIG}")
     except safe_yaml.UnsafeYamlError:
@@ -162,11 +149,10 @@ def _config_text(folder: Path) -> str:
 
 def stored_config(folder: Path) -> str | None:
     """Return the text of the configuration that lies in a folder, or nothing if it cannot be read as one."""
-    try:
+    with suppress(OSError, ValueError):
         read_config(folder)
         return _config_text(folder)
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def read_table(path: Path) -> Table:
@@ -202,17 +188,12 @@ def read_rounds(path: Path) -> list[dict[str, float]]:
 
 
 def read_metrics(folder: Path) -> Table:
-    """Return the metrics of a run, a row for each round.
-
-    Raises:
-        ValueError: If rounds are out of order, an accuracy is none, or a cost shrinks.
-    """
+    """Return the metrics of a run, a row for each round; ValueError if they are out of order, or a cost shrinks."""
     metrics = _read(folder / METRICS, "round")
     rounds = metrics["round"]
     if not np.array_equal(rounds, np.arange(1, len(rounds) + 1)):
         raise ValueError(f"{METRICS} does not have each round once, in order")
-    accuracy = metrics.get("test_accuracy", np.empty(0))
-    if not ((np.isnan(accuracy)) | ((accuracy >= 0) & (accuracy <= 1))).all():
+    if not _is_share(metrics.get("test_accuracy", np.empty(0))).all():
         raise ValueError(f"{METRICS} holds a test_accuracy that is not between 0 and 1")
     for name in ("local_steps", "computation_time"):
         values = metrics.get(name)
@@ -226,20 +207,19 @@ def read_metrics(folder: Path) -> Table:
 
 
 def read_clients(folder: Path) -> Table:
-    """Return the clients of a run, a row for each of them or for each group of them.
-
-    Raises:
-        ValueError: If it holds what no client can be: negative, infinite or missing numbers.
-    """
+    """Return the clients of a run, a row for each or for each group; ValueError for numbers that none can have."""
     clients = _read(folder / CLIENTS, "weight")
     for name in _FROM_ZERO:
         values = clients.get(name)
         if values is not None and not ((values >= 0) & (values < _LARGEST)).all():
             raise ValueError(f"{CLIENTS} holds a {name} that is no number from 0 up")
-    effective = clients.get("effective_weight", np.empty(0))
-    if not (np.isnan(effective) | ((effective >= 0) & (effective <= 1 + 1e-6))).all():
+    if not _is_share(clients.get("effective_weight", np.empty(0)), 1e-6).all():
         raise ValueError(f"{CLIENTS} holds an effective_weight that is not between 0 and 1")
     return clients
+
+
+def _is_share(values: Vector, tolerance: float = 0.0) -> npt.NDArray[np.bool_]:
+    return np.isnan(values) | ((values >= 0) & (values <= 1 + tolerance))
 
 
 def _read(path: Path, wanted: str) -> Table:
@@ -258,3 +238,30 @@ def num_rounds(folder: Path) -> int:
             return max(0, sum(1 for _ in file) - 1)
     except OSError:
         return 0
+
+
+def kept_key(path: Path, new: bytes, resumed: bool) -> bytes:
+    """Return the key of a private run's noise, kept in a file that only its owner can read.
+
+    A resumed run has it there, or RunError is raised. That of a run that starts is written in place of any other.
+    """
+    if not resumed:
+        write_durably(path, f"{new.hex()}\n".encode(), mode=0o600)
+        return new
+    again = "bring the file back, or start anew with --resume never"
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise RunError(f"{path} has the key of the noise and cannot be read, {error.strerror}: {again}") from None
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or (os.name != "nt" and status.st_mode & 0o077):
+            raise RunError(f"{path} must be a file that only its owner can read (chmod 600): others may know the noise")
+        text = file.read(4 * _KEY_BYTES).decode("ascii", "replace")
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise RunError(f"{path} does not hold a key of {_KEY_BYTES} bytes: {again}")
+    return key

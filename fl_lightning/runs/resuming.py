@@ -1,19 +1,28 @@
-"""Deciding whether a run starts, resumes where it was interrupted, or is finished already."""
+"""Whether a run starts, resumes or is finished already, and making again what a finished one lost."""
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+import torch
 from lightning.fabric import Fabric
+from lightning.pytorch import LightningModule
 
-from fl_lightning.runs import safe_yaml
+from fl_lightning.engine.flat import FlatModel
+from fl_lightning.runs import records, safe_yaml
 from fl_lightning.runs.folder import marker, refuse_foreign
 from fl_lightning.runs.identity import about, changed_files, differences, other_versions
 from fl_lightning.runs.records import CHECKPOINTS, METRICS, RunError, num_rounds, sound_summary, stored_config
 from fl_lightning.runs.storage import Checkpoint, DamagedFileError, load_latest, read_checkpoint
 
+if TYPE_CHECKING:
+    from fl_lightning.callbacks import RunRecorder
+    from fl_lightning.loop import FederatedLoop
+
+_RECORDER = "callback RunRecorder 1"  # the recorder's name in a checkpoint
 T = TypeVar("T")
 
 
@@ -28,16 +37,13 @@ class Beginning:
 
 
 def begin(run_dir: Path, config: str, resume: str) -> Beginning:
-    """Decide how the run of a configuration begins.
+    """Decide how the run of a complete configuration begins in its folder, or raise RunError if it holds another.
 
     Args:
-        run_dir: Its folder.
-        config: Its complete configuration.
+        run_dir: The folder.
+        config: The configuration.
         resume: ``never``: start anew. ``auto``: resume what is in the folder. Otherwise a checkpoint to resume from,
             or the folder of a run; only then may the number of rounds differ.
-
-    Raises:
-        RunError: If the folder holds a run of another configuration, or rounds to which no checkpoint fits.
     """
     if resume == "never":
         return Beginning()
@@ -45,8 +51,13 @@ def begin(run_dir: Path, config: str, resume: str) -> Beginning:
     summary = sound_summary(run_dir, settings.get("seed")) if resume == "auto" else None
     checkpoint, notes = _checkpoint(run_dir, resume, needed=summary is None)
     there = _stored(run_dir) if checkpoint is None else checkpoint
+    rounds = num_rounds(run_dir)
+    if not there and rounds:
+        raise RunError(
+            f"{run_dir} has {rounds} rounds in {METRICS}, but nothing tells of which config: "
+            "give another --run_dir, or --resume never to replace it"
+        )
     if not there:
-        _refuse_rounds_without_config(run_dir)
         return Beginning()
     here = about(config)
     _refuse_another(run_dir, there, here, resume)
@@ -56,11 +67,11 @@ def begin(run_dir: Path, config: str, resume: str) -> Beginning:
     if summary is not None and (not isinstance(finished_round, int) or finished_round <= summary.rounds):
         return Beginning(finished=True, stored=checkpoint, notes=notes)
     if checkpoint is None:
-        return _without_checkpoint(run_dir)
+        return _without_checkpoint(run_dir, rounds)
     notes += [f"{text}: later rounds may differ in their last digits" for text in other_versions(there.get("versions"))]
     beginning = _continuation(checkpoint, settings["loop"]["rounds"], notes, resume)
     wanted = 0 if beginning.checkpoint is None else beginning.checkpoint["round"]
-    if num_rounds(run_dir) < wanted:
+    if rounds < wanted:
         raise RunError(
             f"{run_dir / METRICS} does not have the rounds 1 to {wanted} that come before the checkpoint: "
             "bring the file back, or start anew with --resume never"
@@ -90,9 +101,8 @@ def _stored(run_dir: Path) -> dict[str, object]:
     return marker(run_dir) | ({} if config is None else {"config": config})
 
 
-def _without_checkpoint(run_dir: Path) -> Beginning:
+def _without_checkpoint(run_dir: Path, rounds: int) -> Beginning:
     """Start over what never had a checkpoint, and nothing else."""
-    rounds = num_rounds(run_dir)
     if rounds and marker(run_dir).get("saved", True):
         raise RunError(
             f"{run_dir} has {rounds} round{'s' * (rounds > 1)} in {METRICS}, but no checkpoint in "
@@ -100,15 +110,6 @@ def _without_checkpoint(run_dir: Path) -> Beginning:
             "or start anew with --resume never"
         )
     return Beginning(notes=[f"{run_dir} holds an interrupted run without a checkpoint: it starts anew"])
-
-
-def _refuse_rounds_without_config(run_dir: Path) -> None:
-    rounds = num_rounds(run_dir)
-    if rounds:
-        raise RunError(
-            f"{run_dir} has {rounds} rounds in {METRICS}, but nothing tells of which config: "
-            "give another --run_dir, or --resume never to replace it"
-        )
 
 
 def _continuation(checkpoint: Checkpoint, rounds: int, notes: list[str], resume: str) -> Beginning:
@@ -175,28 +176,21 @@ def folder_of(resume: str, given: str | None) -> Path | None:
     """Return the run's folder that ``--resume PATH`` means, or nothing for ``auto`` and ``never``.
 
     A checkpoint belongs to the run in whose folder ``checkpoints`` it lies. A copy elsewhere says nothing about where
-    to write.
-
-    Args:
-        resume: The option.
-        given: ``--run_dir``, if it was given.
+    to write, so that ``--run_dir`` must be given.
     """
     if resume in ("auto", "never"):
         return None
     path = Path(os.path.abspath(resume))
-    if path.is_dir():
-        folder: Path | None = path.parent if path.name == CHECKPOINTS else path
-    elif path.is_file():
-        folder = _home_of(path)
-    else:
+    if not path.is_dir() and not path.is_file():
         raise RunError(f"--resume {resume} is neither auto, never, a checkpoint nor the folder of a run")
+    folder = _home_of(path) if path.is_file() else path.parent if path.name == CHECKPOINTS else path
+    if folder is None and given is None:
+        raise RunError(
+            f"--resume {resume} does not lie in the folder {CHECKPOINTS} of its run: "
+            "say by --run_dir which run it continues"
+        )
     if folder is None:
-        if given is None:
-            raise RunError(
-                f"--resume {resume} does not lie in the folder {CHECKPOINTS} of its run: "
-                "say by --run_dir which run it continues"
-            )
-        return Path(given)
+        return Path(str(given))
     if given is not None and Path(given).resolve() != folder.resolve():
         raise RunError(f"--resume {resume} resumes in {folder}: leave out --run_dir {given}")
     return folder
@@ -217,3 +211,50 @@ def _home_of(path: Path) -> Path | None:
         raise RunError(str(error)) from None
     known = isinstance(there, str) and isinstance(own, str)
     return folder if known and not differences(str(there), str(own), also_free=("loop.rounds",)) else None
+
+
+def rebuild(
+    recorder: "RunRecorder", loop: "FederatedLoop", module: LightningModule, checkpoint: Checkpoint | None
+) -> list[str]:
+    """Write the files that a finished run lacks, and return what was made again and what cannot be.
+
+    Nothing can without the newest sound checkpoint, whose weights the module gets.
+    """
+    folder = recorder.run_dir
+    is_whole = {name: (folder / name).is_file() for name in (*records.FINAL_FILES, METRICS, records.CONFIG)}
+    is_whole[records.SUMMARY] = sound_summary(folder, loop.seed) is not None
+    lost = [name for name, whole in is_whole.items() if not whole]
+    made: list[str] = []
+    if checkpoint is None:
+        lost.append("its checkpoints, so that it cannot be prolonged")
+    else:
+        for name in [each for each in records.FINAL_FILES if each in lost]:
+            # Where it fails: another checkpoint, no metrics, or a folder that cannot be written.
+            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
+                _write(name, recorder, loop, module, checkpoint)
+                made.append(name)
+    lost = [name for name in lost if name not in made]
+    notes = [f"{folder}: {', '.join(made)} made again from the checkpoint"] if made else []
+    return [*notes, f"{folder}: what is missing cannot be made again: {', '.join(lost)}"] if lost else notes
+
+
+def _write(
+    name: str, recorder: "RunRecorder", loop: "FederatedLoop", module: LightningModule, checkpoint: Checkpoint
+) -> None:
+    state = checkpoint["loop"]
+    summary = sound_summary(recorder.run_dir, loop.seed)
+    if state["round"] != (summary.rounds if summary else num_rounds(recorder.run_dir)):
+        raise ValueError("the checkpoint is not that of the last round")
+    if name.startswith("model"):
+        averaged = state["parts"].get("averaging", {})
+        is_averaged = name == records.MODEL and averaged.get("weights") is not None
+        weights = {**state, **averaged} if is_averaged else state
+        FlatModel(module).load(weights["weights"], weights["buffers"])
+        with torch.no_grad():
+            for buffer_name, buffer in module.named_buffers():
+                if not buffer.is_floating_point():
+                    buffer.copy_(weights["counters"][buffer_name])
+    else:
+        recorder.load_state_dict(state["parts"][_RECORDER])
+        recorder.versions = checkpoint.get("versions", {})
+    recorder.write(name, loop, state["round"], module)

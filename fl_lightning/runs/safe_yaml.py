@@ -43,14 +43,7 @@ for _tag in ("binary", "set", "omap", "pairs"):
 
 
 def load(text: str, origin: str) -> Any:
-    """Return the content of a text.
-
-    Args:
-        text: The text.
-        origin: What it is, for errors: ``config mine.yaml``.
-
-    Raises:
-        UnsafeYamlError: If it is not YAML, is too large, unfolds to too many values, or uses what is not supported.
+    """Return the content of a text, unless it is too large, unfolds to too many values, or uses what is not supported.
 
     >>> load("a: {b: [1, 2]}", "an example")
     {'a': {'b': [1, 2]}}
@@ -71,12 +64,9 @@ def load(text: str, origin: str) -> Any:
 
 
 def refuse_aliases(text: str) -> None:
-    """Refuse a text with aliases: a few lines of them stand for more values than any memory holds.
+    """Refuse a long text, or one with aliases: a few lines of them stand for more values than any memory holds.
 
     The parser reads texts as YAML, and texts within texts; an alias may hide behind an escaped character.
-
-    Raises:
-        UnsafeYamlError: If it has any, or is too long.
     """
     if len(text) > _MAX_TEXT:
         raise UnsafeYamlError(f"a text has {len(text):,} characters, at most {_MAX_TEXT:,} are read: {text[:40]!r} ...")
@@ -101,16 +91,6 @@ def texts(tree: Any) -> list[str]:
     if isinstance(tree, dict):
         return [text for pair in tree.items() for each in pair for text in texts(each)]
     return [text for each in tree for text in texts(each)] if isinstance(tree, list) else [tree] * isinstance(tree, str)
-
-
-def load_table(text: str, origin: str) -> dict[str, Any]:
-    """Return the content of a text that must be a table of keys; an empty one has none."""
-    loaded = load(text, origin)
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
-        raise UnsafeYamlError(f"{origin} must be a table of keys, but is a {type(loaded).__name__}")
-    return loaded
 
 
 def _has_more_values_than(limit: int, tree: object) -> bool:

@@ -45,11 +45,7 @@ def is_checkpoint_name(name: str) -> bool:
 
 
 def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest checkpoint that is not damaged, and what is wrong with those after it.
-
-    Raises:
-        DamagedFileError: If there are checkpoints, but all of them are damaged.
-    """
+    """Return the newest checkpoint that is not damaged, if there is any, and what is wrong with newer ones."""
     errors: list[str] = []
     for _, path in reversed(checkpoints(folder)):
         try:
@@ -62,10 +58,7 @@ def load_latest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def write_checkpoint(path: Path, content: Checkpoint) -> None:
-    """Write a checkpoint: one line with format, checksum and length, then the content.
-
-    The content goes to the disk piece by piece, because a copy of it may not fit into the memory.
-    """
+    """Write one line with format, checksum and length, then the content in pieces: a copy may not fit in memory."""
 
     def fill(file: BinaryIO) -> None:
         file.write(_header("0" * 64, 0))
@@ -132,9 +125,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedFileError(f"{path} is not a checkpoint of fl_lightning, or its first line is damaged")
     version = int(header[1])
     if version > FORMAT:
-        raise DamagedFileError(
-            f"{path} has format {version}, but this version reads up to {FORMAT}: update fl_lightning"
-        )
+        known = f"this version reads up to {FORMAT}"
+        raise DamagedFileError(f"{path} has format {version}, but {known}: update fl_lightning")
     if not is_whole or hashlib.sha256(payload).hexdigest() != header[2].decode():
         raise DamagedFileError(f"{path} is damaged: its checksum does not match its content")
     try:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl_lightning.cli.main import main
-from fl_lightning.config.algorithms import split_overrides, without_algorithm
+from fl_lightning.config.algorithm_parts import split_overrides, without_algorithm
 from fl_lightning.diagnosis.given_clients import read_clients
 
 

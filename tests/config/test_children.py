@@ -48,7 +48,7 @@ def test_the_parser_starts_no_python_in_the_folder(tmp_path, folder):
 
 @pytest.mark.parametrize("safe", ["", "1"])
 def test_a_module_is_started_without_the_folder_on_any_python(tmp_path, folder, safe):
-    from fl_lightning.config.starting import python_command
+    from fl_lightning.config.processes import python_command
 
     start = python_command("fl_lightning.jobs.worker")
     done = subprocess.run(
@@ -63,7 +63,7 @@ def test_a_module_is_started_without_the_folder_on_any_python(tmp_path, folder, 
 
 
 def test_children_of_children_are_kept_from_the_folder_too(tmp_path, folder, monkeypatch):
-    from fl_lightning.config.starting import safe_children
+    from fl_lightning.config.processes import safe_children
 
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     with safe_children():

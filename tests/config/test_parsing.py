@@ -7,7 +7,7 @@ import pytest
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
-from fl_lightning.config.parsing import in_plain_words
+from fl_lightning.config.parsing import in_plain_words, make_parser
 
 PARTS = """
 import numpy as np
@@ -121,7 +121,7 @@ def test_parts_without_annotations_are_taken_by_base_class_and_by_methods():
         "--loop.sampling=strangers_parts.Choice", "--data=strangers_parts.TableToo",
     )  # fmt: skip
     assert settings.loop.channel.as_dict() == {"class_path": "strangers_parts.Heard", "init_args": {"share": 0.5}}
-    made = building.make_parser().instantiate(settings)
+    made = make_parser().instantiate(settings)
     assert [type(part).__name__ for part in (made.loop.channel, made.loop.schedule, made.loop.sampling, made.data)] == [
         "Heard", "Fixed", "Choice", "TableToo",
     ]  # fmt: skip

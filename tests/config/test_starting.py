@@ -13,8 +13,8 @@ import pytest
 
 from fl_lightning.cli.main import main
 from fl_lightning.config.building import Run
+from fl_lightning.config.processes import Interrupted, interruptible
 from fl_lightning.data.fetching import FetchError, download, workspace
-from fl_lightning.runs.interruption import Interrupted, interruptible
 from stored_runs import arguments, make_run
 
 ROOT = Path(__file__).resolve().parents[2]

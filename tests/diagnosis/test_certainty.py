@@ -16,8 +16,7 @@ from fl_lightning.aggregators import (
 from fl_lightning.aggregators.aggregator import weighted_sum
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.callbacks import ChannelFailures
-from fl_lightning.diagnosis.certainty import bounded_parts, unknown_parts
-from fl_lightning.diagnosis.dry_run import GivenConditions, planner_of
+from fl_lightning.diagnosis.dry_run import GivenConditions, bounded_parts, planner_of, unknown_parts
 from fl_lightning.diagnosis.systems import diagnosed
 from fl_lightning.diagnosis.words import objective_line
 from fl_lightning.samplers import HeterogeneityAware, Importance, Systematic, WithReplacement

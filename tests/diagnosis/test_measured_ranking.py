@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reproduction import measures, runs
-from fl_lightning.config import algorithms
+from fl_lightning.config import algorithm_parts as algorithms
 from fl_lightning.config import compose as configs
 from fl_lightning.diagnosis.objective import recommend
 from fl_lightning.diagnosis.systems import diagnosed, planner_of_config

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fl_lightning.report.axes import Scale
 
 from fl_lightning.cli import report
 from fl_lightning.config import compose as configs
 from fl_lightning.figures.style import apart
 from fl_lightning.report import comparison, page
-from fl_lightning.report.drawing import Scale
 from fl_lightning.report.figures import curve_figure
 from fl_lightning.runs import reading as loading
 from made_runs import make_comparison, make_run

@@ -11,8 +11,7 @@ from scipy import stats
 from fl_lightning.aggregators import SecureSum
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.cli.main import main
-from fl_lightning.runs.noise_key import kept_key
-from fl_lightning.runs.records import RunError
+from fl_lightning.runs.records import RunError, kept_key
 from fl_lightning.samplers import HeterogeneityAware, Independent, WithReplacement
 from fl_lightning.uploads import Attack, Clip, GaussianMechanism, OverTheAir, Quantized, TopK, Upload
 from fl_lightning.uploads.noise import Noise

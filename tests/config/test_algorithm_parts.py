@@ -3,9 +3,9 @@
 import pytest
 
 import fl_lightning
-from fl_lightning.config import algorithms as parts
+from fl_lightning.config import algorithm_parts as parts
 from fl_lightning.config import compose as configs
-from fl_lightning.config.presets import algorithm
+from fl_lightning.config.algorithm_parts import algorithm
 from fl_lightning.samplers import Sampler
 from fl_lightning.uploads import Uploads
 
@@ -28,7 +28,7 @@ def described(value):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_has_the_parts_of_the_config(name):
     merged = configs.merge(configs.compose(["digits.yaml"]), configs.read(configs.FOLDER / f"algorithms/{name}.yaml"))
-    wanted = parts.algorithm(merged, [])
+    wanted = parts.configured_algorithm(merged, [])
     made = algorithm(name)
     for key in parts.ALGORITHM:
         assert described(getattr(made, key)) == described(getattr(wanted, key))

@@ -1,12 +1,18 @@
-"""Starting several processes: none waits in silence or for ever, and none is left behind. Imports nothing heavy."""
+"""The processes of a run: none waits in silence or for ever, none is left behind, and signals save first.
+
+Imports nothing heavy.
+"""
 
 import math
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from fl_lightning.config.compose import ConfigError
@@ -14,6 +20,8 @@ from fl_lightning.config.compose import ConfigError
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_NOTE = b"\nstopping after this round; press Ctrl-C again to stop at once\n"
 _PARENT = "FL_LIGHTNING_PARENT"  # process that started this one, for which alone it works
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SILENT_SECONDS = 10.0  # that a start on one machine may take without a word
@@ -53,8 +61,8 @@ def safe_children() -> Iterator[None]:
 
 def watch_parent() -> None:
     """In a process that another training process started: end when that one ends, whatever is being waited for."""
-    parent = os.environ.get(_PARENT)
-    if parent is not None and parent.isdigit() and os.environ.get("LOCAL_RANK", "0") != "0":
+    parent = os.environ.get(_PARENT, "")
+    if parent.isdigit() and os.environ.get("LOCAL_RANK", "0") != "0":
         end_with(int(parent))
 
 
@@ -72,9 +80,7 @@ def end_with(parent: int) -> None:
 def launch(fabric: "Fabric", timeout: float) -> None:
     """Start the other processes of this machine and meet those of others.
 
-    Args:
-        fabric: Where to compute.
-        timeout: Seconds to wait for them; then this process and those it started end with exit code 2.
+    After ``timeout`` seconds of waiting for them, this process and those it started end with exit code 2.
     """
     if not 0 < timeout < math.inf:
         raise ConfigError(f"start_timeout={timeout} must be a positive number of seconds")
@@ -111,3 +117,47 @@ def _wait(met: threading.Event, num_processes: int, num_nodes: int, timeout: flo
         print(f"fl-lightning: error: {text}: {advice}, or raise --start_timeout", file=sys.stderr)
         sys.stderr.flush()
     os._exit(2)
+
+
+class Interrupted(BaseException):
+    """A signal came when there was nothing to save yet."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+@dataclass
+class Interruption:
+    """Which signal came, if any."""
+
+    exit_code: int = 0  # what a shell reports for a command that it ended: 130 for Ctrl-C, 143 for SIGTERM
+
+
+@contextmanager
+def interruptible(pause: Callable[[], bool]) -> Iterator[Interruption]:
+    """Let the first signal pause a run after its round; a second Ctrl-C, or one before training, stops at once.
+
+    Args:
+        pause: Asks the run to pause, and returns whether it will: False when there is nothing to save yet.
+    """
+    interruption = Interruption()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if interruption.exit_code and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not pause():
+            raise Interrupted(number)
+        interruption.exit_code = 128 + number
+        with suppress(OSError):  # nobody reads it
+            os.write(2, _NOTE)  # print could be in the middle of a line of its own
+
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield interruption
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
