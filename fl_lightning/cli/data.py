@@ -58,7 +58,7 @@ def _show(config: str, seed: int, picture: Path, overrides: list[str], trusted: 
     with loading():
         from fl_lightning.config import building
     from fl_lightning.data import label_counts
-    from fl_lightning.figures.partition import partition_figure
+    from fl_lightning.figures.clients import partition_figure
     from fl_lightning.figures.style import draw
 
     data: Any = building.instantiate_data(building.parse(configs.compose([config]), overrides, trusted))

@@ -116,7 +116,7 @@ def _diagnose(
     from fl_lightning.diagnosis import systems, words
     from fl_lightning.diagnosis.dry_run import given_rounds
     from fl_lightning.diagnosis.objective import recommend
-    from fl_lightning.figures.diagnosis import diagnosis_figure
+    from fl_lightning.figures.clients import diagnosis_figure
     from fl_lightning.figures.style import draw
 
     outer, inner = parts.split_overrides(overrides)

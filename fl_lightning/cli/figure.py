@@ -15,7 +15,7 @@ from fl_lightning.output import loading
 
 if TYPE_CHECKING:
     from fl_lightning.algorithms import Algorithm
-    from fl_lightning.figures.simulation import Curves, Plateau
+    from fl_lightning.figures.convergence import Curves, Plateau
     from fl_lightning.planning import Planner
 
 _SOLVERS: dict[str, dict[str, float]] = {
@@ -105,8 +105,7 @@ def _draw(
     name: str, scenario: Scenario, planners: "dict[str, Planner]", seeds: list[int], rounds: int, out: Path
 ) -> None:
     from fl_lightning.data import Quadratic
-    from fl_lightning.figures.convergence import convergence_figure, write_csv
-    from fl_lightning.figures.simulation import predict, simulate
+    from fl_lightning.figures.convergence import convergence_figure, predict, simulate, write_csv
     from fl_lightning.figures.style import draw
 
     targets = np.stack([Quadratic().load(seed).targets for seed in seeds])

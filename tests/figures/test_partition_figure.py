@@ -3,7 +3,7 @@ import io
 import numpy as np
 import pytest
 
-from fl_lightning.figures.partition import partition_figure
+from fl_lightning.figures.clients import partition_figure
 
 NAMES = tuple("abcdefghij")
 

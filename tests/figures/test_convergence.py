@@ -9,7 +9,7 @@ from fl_lightning.algorithms import System
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.callbacks.schedule import Group, Ramp
 from fl_lightning.data import Quadratic
-from fl_lightning.figures.simulation import predict, simulate
+from fl_lightning.figures.convergence import predict, simulate
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import QuadraticModule
 from fl_lightning.planning import Planner
