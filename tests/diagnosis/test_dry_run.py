@@ -18,8 +18,8 @@ from fl_lightning.callbacks import SamplerSelection
 from fl_lightning.config import algorithms as parts
 from fl_lightning.config import compose as configs
 from fl_lightning.diagnosis.dry_run import dry_run, typical_rounds
-from fl_lightning.diagnosis.needs import needs_of
 from fl_lightning.diagnosis.objective import diagnose
+from fl_lightning.diagnosis.systems import needs_of
 from fl_lightning.samplers import HeterogeneityAware, Importance, NormProportional, PowerOfChoice, Sampler
 from fl_lightning.server.calibration import Calibration
 from fl_lightning.system import Clock, Traffic

@@ -7,7 +7,7 @@ from fl_lightning import algorithm as preset
 from fl_lightning.algorithms import Algorithm
 from fl_lightning.callbacks import ChannelFailures
 from fl_lightning.callbacks.channels import GilbertElliott, GroupFailures
-from fl_lightning.diagnosis.certainty import bounded_parts, unknown_parts
+from fl_lightning.diagnosis.dry_run import bounded_parts, unknown_parts
 from fl_lightning.system import Clock, DayNight, OnOff
 from fl_lightning.types import Conditions
 from fl_lightning.uploads import Quantized, RandomK, Signs, TopK
