@@ -15,7 +15,15 @@ from fl_lightning.runs.records import NOISE_KEY, UNCOVERED, UNCOVERED_CLIENTS
 from fl_lightning.types import RoundResult
 
 Columns = dict[str, npt.NDArray[np.generic]]
-PUBLIC = ("size", "weight", "effective_weight", "num_steps", "failure_rate", "expected_draws")  # of a client
+PUBLIC = (
+    "size",
+    "weight",
+    "effective_weight",
+    "num_steps",
+    "offered_steps",
+    "failure_rate",
+    "expected_draws",
+)  # of a client
 _OF_DRAWS = ("draws", "deliveries")
 
 
