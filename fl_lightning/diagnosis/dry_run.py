@@ -65,10 +65,7 @@ def _parts(algorithm: Algorithm, effect: Effect) -> tuple[str, ...]:
 class GivenConditions(Schedule):
     """A schedule that plays given rounds, and then starts again.
 
-    Args:
-        rounds: T and q of each round.
-        more: Returns those of a later round, where it is not to start again: what a sampler forecasts is then not what
-            it is judged by.
+    Where ``more`` returns later rounds instead, what a sampler forecasts is not what it is judged by.
     """
 
     def __init__(self, rounds: Sequence[Conditions], more: Callable[[int], Conditions] | None = None) -> None:
@@ -83,14 +80,7 @@ class GivenConditions(Schedule):
 
 
 def planner_of(algorithm: Algorithm, system: System, weights: Vector, lr: float) -> Planner:
-    """Return the planner of an algorithm on a system whose rounds are given.
-
-    Args:
-        algorithm: Its parts; a dry run leaves them as they are.
-        system: The clients; its clock is set up, or nobody is late and nothing is forecast.
-        weights: w, (M,).
-        lr: Base learning rate.
-    """
+    """Return the planner of an algorithm on given rounds; with no clock set up nobody is late, nothing is forecast."""
     epochs = np.ones(len(weights), dtype=np.int64)
     made = Planner(algorithm=algorithm, system=system, weights=weights, learning_rate=lr, steps_per_epoch=epochs)
     if not system.clock.is_set_up or algorithm.max_local_steps is None:
@@ -142,13 +132,9 @@ class ImaginedProbe:
 
 
 def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, learn: bool = False) -> list[TypicalRound]:
-    """Plan rounds one after the other and answer the sampler's questions from a made-up world of gradients.
+    """Plan given rounds one after the other and answer the sampler's questions from a made-up world of gradients.
 
-    Args:
-        planner: Of an algorithm, whose parts are left as they are, on given rounds.
-        world: Which made-up gradients.
-        num_rounds: How many rounds; all that are given by default.
-        learn: Let the sampler learn from made-up uploads.
+    The algorithm's own parts are left as they are; ``learn`` lets a copy of the sampler learn from made-up uploads.
     """
     algorithm, system = copy.deepcopy(planner.algorithm), planner.system
     plans = replace(planner, algorithm=algorithm)

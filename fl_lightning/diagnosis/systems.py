@@ -46,12 +46,7 @@ _MEMORY: dict[Keeps, str] = {
 
 
 def planner_of_table(table: ClientTable, loop: "Namespace") -> tuple[Planner, IntVector | None, list[str]]:
-    """Return a planner of the clients of a table; the same three as of a configuration.
-
-    Args:
-        table: T, q and w of the clients.
-        loop: What the table leaves open: ``channel``, ``clock`` and ``lr``.
-    """
+    """Return the same three as of a configuration; ``loop`` has what a table leaves open: channel, clock and lr."""
     rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
     given = GivenConditions([Conditions(table.num_steps, table.failure_rates)] * rounds)
     return _planned(given, table.weights, loop, 0, float("nan")), None, []
@@ -60,11 +55,7 @@ def planner_of_table(table: ClientTable, loop: "Namespace") -> tuple[Planner, In
 def planner_of_config(settings: "Namespace", model_bytes: float) -> tuple[Planner, IntVector | None, list[str]]:
     """Return a planner of a configuration's clients, how many examples of each class they have if known, and notes.
 
-    Its algorithm is FedAvg, for others to take its place.
-
-    Args:
-        settings: ``seed``, ``data`` and what surrounds the algorithm in ``loop``.
-        model_bytes: Of the model that travels; NaN for unknown.
+    Its algorithm is FedAvg, for others to take its place. The bytes of the model that travels are NaN where unknown.
     """
     loop = settings.loop
     notes = []
@@ -103,12 +94,7 @@ def _num_rounds(num_clients: int) -> int:
 
 
 def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tuple[list[Diagnosis], list[str]]:
-    """Return what is known of each algorithm, and the names of those whose objective depends on the data.
-
-    Args:
-        algorithms: By name.
-        like: A planner of the clients, whose algorithm does not matter.
-    """
+    """Return what is known of each algorithm on the clients of a planner, and whose objective depends on the data."""
     found: list[Diagnosis] = []
     unknown: list[str] = []
     for name, algorithm in algorithms:
@@ -197,12 +183,7 @@ def measured(folder: Path, algorithm: Algorithm, num_clients: int) -> tuple[int,
 
 
 def fedavg_objective(loop: "FederatedLoop", clients: Table) -> Vector:
-    """Return the objective that FedAvg would have optimised under the conditions of a run.
-
-    Args:
-        loop: Of the run.
-        clients: The table that the run left.
-    """
+    """Return the objective that FedAvg would have optimised under the conditions of a run, whose table is given."""
     weights = clients["weight"]
     indices = np.unique(np.linspace(1, loop.rounds, min(_num_rounds(len(weights)), loop.rounds)).round().astype(int))
     epoch = steps_per_epoch(clients["size"].astype(np.int64), loop.batch_size)

@@ -24,10 +24,10 @@ def diagnosis_figure(
     """Draw Omega (bars) against w (line) for each distinct objective; above them who the clients are.
 
     Algorithms with the same objective share a panel. Bars are green where as asked for, blue above it, orange below.
-    Many clients are grouped by how much of what was asked for they get.
+    Many clients are grouped by how much of what was asked for they get from the first algorithm.
 
     Args:
-        diagnoses: What is known of each algorithm; the first decides the order of many clients.
+        diagnoses: What is known of each algorithm.
         num_steps: T of each client, on average, (M,).
         failure_rates: q of each client, on average, (M,).
         recommended: Name to mark.
@@ -50,12 +50,7 @@ def diagnosis_figure(
 
 
 def objective_figure(weights: Vector, effective_weights: Vector) -> "Figure":
-    """Draw Omega (bars) against w (line) of one run; many clients are grouped by how much of w they get.
-
-    Args:
-        weights: w, (M,).
-        effective_weights: Omega, (M,).
-    """
+    """Draw Omega (bars) against w (line) of one run, both (M,); many clients are grouped by how much of w they get."""
     bars = _bars(effective_weights / np.maximum(weights, 1e-300))
     asked, optimised = _shares(bars, weights, effective_weights)
     figure = blank(float(np.clip(3.0 + 0.3 * len(bars), 6, 11)), 2.4)

@@ -6,12 +6,13 @@ Each function returns the values of its template, or nothing where the runs do n
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from fl_lightning.figures.style import apart
 from fl_lightning.report.axes import SIZE, Plane, Scale, Stroke, Word, line, nice_top
-from fl_lightning.report.comparison import AXES, Comparison, Entry, offered
+from fl_lightning.report.comparison import AXES, Comparison, offered
 from fl_lightning.report.statistics import Band, binned
 from fl_lightning.theory.checks import Vector
 
@@ -45,8 +46,7 @@ class Chart:
         return AXES[self.axis]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Curve:
+class _Curve(NamedTuple):
     """One algorithm on a chart."""
 
     index: int  # its place in the ranking, which names its colour
@@ -65,7 +65,7 @@ def _curves(comparison: Comparison, chart: Chart) -> list[_Curve]:
     for index, entry in enumerate(comparison.entries):
         kind = f"e e{index}" + " ref" * (entry is comparison.reference)
         band = entry.band(chart.axis, chart.metric, num_points(comparison))
-        made.append(_Curve(index=index, name=entry.name, kind=kind, band=band))
+        made.append(_Curve(index, entry.name, kind, band))
     return [curve for curve in made if len(curve.band.x)]
 
 
@@ -131,14 +131,9 @@ def line_chart(comparison: Comparison, chart: Chart, charts: Charts) -> Values:
         "ylog": y.logarithmic,
         "xl": chart.x_label,
         "s": [
-            {
-                "i": curve.index,
-                "x": _rounded(curve.band.x),
-                "m": _rounded(curve.band.mean),
-                "l": _rounded(curve.band.low),
-                "h": _rounded(curve.band.high),
-            }
-            for curve in curves
+            {"i": c.index}
+            | dict(zip("xmlh", map(_rounded, (c.band.x, c.band.mean, c.band.low, c.band.high)), strict=True))
+            for c in curves
         ],
     }
     targets = y.words("mt", "top", {mark: f"target {mark:g}" for mark in chart.marks})
@@ -163,8 +158,7 @@ class _Card:
     note: str = ""
 
 
-def _clients(num_clients: int, y: Scale) -> tuple[Plane, Vector]:
-    """Return a plane with the clients side by side, and their numbers."""
+def _side_by_side(num_clients: int, y: Scale) -> tuple[Plane, Vector]:
     return Plane(Scale(-0.5, max(num_clients, 1) - 0.5), y), np.arange(num_clients, dtype=np.float64)
 
 
@@ -180,7 +174,7 @@ def omega_cards(comparison: Comparison) -> list[_Card]:
     words = y.words("yt", "top", {2.0**-tick: f"1/{2**tick}", 1.0: "1", 2.0**tick: f"{2**tick}"}, digits=1)
     cards = []
     for index, entry, ratio in shown:
-        plane, clients = _clients(len(ratio), y)
+        plane, clients = _side_by_side(len(ratio), y)
         stems = "".join(f"M{across} {SIZE // 2}V{down}" for across, down in plane.points(clients, ratio))
         strokes = [plane.rows("base", [1.0]), Stroke("stem", stems), plane.dots("dot", clients, ratio)]
         distance = float(np.nanmean([np.nanmean(run.metrics["chi2"]) for run in entry.runs if "chi2" in run.metrics]))
@@ -214,7 +208,7 @@ def fairness(comparison: Comparison, charts: Charts) -> Values | None:
 
 def participation(comparison: Comparison, charts: Charts) -> Values | None:
     """Return draws and deliveries of every client in a round, on average, against the plan."""
-    shown: list[tuple[int, Entry, list[Vector]]] = []
+    shown = []
     for index, entry in enumerate(comparison.entries):
         num_rounds = float(np.mean([len(run.metrics["round"]) for run in entry.runs]))
         columns = [entry.client_mean(name) / num_rounds for name in ("expected_draws", "draws", "deliveries")]
@@ -225,7 +219,7 @@ def participation(comparison: Comparison, charts: Charts) -> Values | None:
     y = Scale(0.0, nice_top(max(float(np.nanmax(columns)) for _, _, columns in shown)))
     cards = []
     for index, entry, (plan, draws, deliveries) in shown:
-        plane, clients = _clients(len(plan), y)
+        plane, clients = _side_by_side(len(plan), y)
         width = max(1, SIZE // (2 * len(plan)) - 3)
         bars = "".join(f"M{across - width} {down}h{2 * width}" for across, down in plane.points(clients, plan))
         strokes = [
@@ -246,12 +240,12 @@ def conditions(comparison: Comparison, charts: Charts) -> Values:
         rows = [binned(met[column], 4 * _BINS) for met in map(offered, comparison.reference.runs) if column in met]
         if not rows or len({len(row) for row in rows}) != 1:
             continue
-        plane, clients = _clients(len(rows[0]), Scale(0.0, nice_top(float(np.max(rows)))))
+        plane, clients = _side_by_side(len(rows[0]), Scale(0.0, nice_top(float(np.max(rows)))))
         soft = [plane.dots("dot soft", clients, row) for row in rows]
         strokes = [plane.grid(4), *soft, plane.dots("dot", clients, np.mean(rows, axis=0))]
         words = [*plane.x.tick_words("xt", "left", 5), *plane.y.tick_words("yt", "top", 4)]
         cards.append(_Card(title=name, strokes=strokes, words=words))
-    return {"charts": cards, "unpaired": comparison.unpaired, "reference": comparison.reference.name}
+    return {"charts": cards}
 
 
 def seed_strokes(x: Scale, values: Sequence[float], mean: float) -> list[Stroke]:

@@ -205,12 +205,10 @@ class Comparison:
 
 def offered(run: Run) -> dict[str, Vector]:
     """Return data sizes, q and T of all clients as far as known; T is what they could do, before any limit on work."""
-    known = {name: run.clients[name] for name in ("size", "num_steps", "failure_rate") if name in run.clients}
-    if "offered_steps" in run.clients:
-        known["num_steps"] = run.clients["offered_steps"]
-    elif run.settings.get("loop.max_local_steps") is not None:  # a run of before that did not write what was offered
-        known.pop("num_steps", None)
-    return known
+    names = {"size": "size", "num_steps": "num_steps", "failure_rate": "failure_rate"}
+    if run.settings.get("loop.max_local_steps") is not None:
+        names["num_steps"] = "offered_steps"  # which a run of before did not write
+    return {name: run.clients[column] for name, column in names.items() if column in run.clients}
 
 
 def _met_other_conditions(run: Run, other: Run) -> bool:
@@ -236,7 +234,6 @@ def _text(value: object) -> str:
 
 
 def _different(tables: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the keys in which tables differ."""
     keys = sorted({key for table in tables for key in table})
     return [key for key in keys if len({_text(table.get(key)) for table in tables}) > 1]
 

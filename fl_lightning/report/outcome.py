@@ -75,13 +75,7 @@ def _if_installed(what: str) -> Iterator[None]:
 def load(
     folders: Sequence[Path], warn: Callable[[str], None], reference: str = "fedacs", targets: Sequence[float] = ()
 ) -> Outcome:
-    """Read and compare the runs at and below some folders.
-
-    Args:
-        folders: Of runs, or with runs in them.
-        warn: Takes in words what is left out, and another reference than the one asked for.
-        reference: The algorithm that the others are compared with.
-        targets: Values of the metric whose cost is reported; by default those of the configs.
+    """Read and compare the runs at and below some folders; warn of what is left out, and of another reference.
 
     Raises:
         ValueError: There is no finished run, or they have no metric in common.

@@ -96,7 +96,6 @@ def _ordinal(number: int) -> str:
 
 
 def _curves(comparison: Comparison, hovers: Charts) -> Values:
-    """Return the metric against rounds, local steps and computation time."""
     drawings = {}
     for axis in AXES:
         chart = Chart(
@@ -119,15 +118,13 @@ def _curves(comparison: Comparison, hovers: Charts) -> Values:
 
 
 def _targets(comparison: Comparison, hovers: Charts) -> Values | None:
-    """Return the cost to each target."""
     made = [tables.target_table(comparison, target) for target in comparison.targets]
-    return {"tables": made, "reference": comparison.reference.name, "never": tables.NEVER} if made else None
+    return {"tables": made} if made else None
 
 
 def _equal_cost(comparison: Comparison, hovers: Charts) -> Values | None:
-    """Return what each algorithm has reached where all have spent the same."""
     table = tables.equal_cost_table(comparison)
-    return {"table": table, "reference": comparison.reference.name} if table else None
+    return {"table": table} if table else None
 
 
 def _domain(values: Sequence[float], zero: bool) -> Scale:
@@ -170,20 +167,8 @@ def _finals(comparison: Comparison, hovers: Charts) -> Values:
 
 
 def _classes(comparison: Comparison, hovers: Charts) -> Values | None:
-    """Return the heat map of accuracies by class."""
-    rows = [
-        {
-            "index": index,
-            "is_reference": entry is comparison.reference,
-            "name": entry.name,
-            "accuracies": [None if math.isnan(value) else value for value in entry.class_accuracy.tolist()],
-            "forgotten": int((entry.class_accuracy < _FORGOTTEN).sum()),
-        }
-        for index, entry in enumerate(comparison.entries)
-        if len(entry.class_accuracy)
-    ]
-    width = max((len(entry.class_accuracy) for entry in comparison.entries), default=0)
-    return {"rows": rows, "width": width, "never": tables.NEVER, "forgotten": _FORGOTTEN} if rows else None
+    width = max(len(entry.class_accuracy) for entry in comparison.entries)
+    return {"width": width, "forgotten": _FORGOTTEN} if width else None
 
 
 def _objective(comparison: Comparison, hovers: Charts) -> Values | None:
@@ -203,11 +188,9 @@ def _objective(comparison: Comparison, hovers: Charts) -> Values | None:
 
 
 def _what_ran(comparison: Comparison, problems: Sequence[Problem]) -> Values:
-    """Return settings that differ, seconds, versions, what was rejected and what was left out."""
     rows = [_run_row(comparison, entry) for entry in comparison.entries]
     versions = {tuple(sorted(run.summary.versions.items())) for run in comparison.runs}
     return {
-        "reference": comparison.reference.name,
         "rows": rows,
         "any_rejected": any(row["rejected"] for row in rows),
         "versions": [", ".join(f"{name} {number}" for name, number in table) for table in sorted(versions)],
@@ -257,7 +240,7 @@ def _templates() -> "Environment":
 
     loader = FileSystemLoader(_FOLDER / "templates")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.globals["SIZE"] = SIZE
+    made.globals |= {"SIZE": SIZE, "NEVER": tables.NEVER}
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return made
 
@@ -272,7 +255,7 @@ def _made_here(text: str) -> str:
 def render(name: str, values: Mapping[str, object]) -> str:
     """Return the HTML of a template.
 
-    >>> "Not paired: &lt;b&gt; met" in render("conditions", {"charts": [], "unpaired": ["<b>"], "reference": "x"})
+    >>> "its own &lt;b&gt; at the end" in render("fairness", {"cards": [], "metric": "<b>"})
     True
     """
     return _made_here(_templates().get_template(f"{name}.html.j2").render(values))  # templates escape what they get
@@ -305,7 +288,11 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
             "names": names,
             "reference": reference,
             "hidden": hidden(comparison),
-            "sections": {name: render(name, values) for name, values in made.items() if values is not None},
+            "sections": {
+                name: render(name, {"comparison": comparison, **values})
+                for name, values in made.items()
+                if values is not None
+            },
             "colours": chosen,
             "values": {
                 "names": names,
