@@ -105,7 +105,7 @@ class Diagnosis:
 
     @property
     def ratios(self) -> Vector:
-        """Omega / w; 1 for a client that is neither wanted nor heard, (M,)."""
+        """Omega / w; 1 for a client that neither has, (M,)."""
         w, omega = self.weights, self.effective_weights
         return np.divide(omega, w, out=np.where(omega > 0, np.inf, 1.0), where=w > 0)
 

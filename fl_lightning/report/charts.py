@@ -49,7 +49,7 @@ class Chart:
 class _Curve(NamedTuple):
     """One algorithm on a chart."""
 
-    index: int  # its place in the ranking, which names its colour
+    place: int  # in the ranking, which names its colour
     name: str
     kind: str  # the CSS classes of its marks
     band: Band
@@ -108,7 +108,7 @@ def _direct_labels(chart: Chart, y: Scale, curves: Sequence[_Curve]) -> list[Val
     ends = [float((1 - y.share(curve.band.mean[-1:]))[0]) * chart.height for curve in shown]
     places = apart(ends, _LABEL_GAP, 0, chart.height)
     return [
-        {"index": curve.index, "kind": curve.kind, "name": curve.name, "end": end, "place": round(place, 2)}
+        {"index": curve.place, "kind": curve.kind, "name": curve.name, "end": end, "place": round(place, 2)}
         for curve, end, place in zip(shown, ends, places, strict=True)
     ]
 
@@ -131,9 +131,9 @@ def line_chart(comparison: Comparison, chart: Chart, charts: Charts) -> Values:
         "ylog": y.logarithmic,
         "xl": chart.x_label,
         "s": [
-            {"i": c.index}
-            | dict(zip("xmlh", map(_rounded, (c.band.x, c.band.mean, c.band.low, c.band.high)), strict=True))
-            for c in curves
+            {"i": curve.place, "x": _rounded(curve.band.x), "m": _rounded(curve.band.mean)}
+            | {"l": _rounded(curve.band.low), "h": _rounded(curve.band.high)}
+            for curve in curves
         ],
     }
     targets = y.words("mt", "top", {mark: f"target {mark:g}" for mark in chart.marks})
