@@ -110,6 +110,9 @@ class RunRecorder(Remembers, RoundCallback):
         # In a private run the expected objective, for measured factors are those of single clients.
         planned = unmeasured(plan) if loop.algorithm.uploads.secret is not None else plan
         rejected = [fault.client for fault in result.faults]
+        if plan.profiles.conditions.offered is not None:
+            sums = self._clients.setdefault("offered_steps", self._clients["num_steps"].clone())
+            sums += torch.from_numpy(plan.profiles.conditions.offered.astype(np.float64))
         for name, values in (
             ("expected_draws", plan.cohort.probabilities * plan.cohort.num_draws),
             ("draws", plan.cohort.counts),
@@ -181,7 +184,8 @@ class RunRecorder(Remembers, RoundCallback):
         """Return a table with a row for each client: weight, data, mean conditions, and how it took part."""
         known = {name: values.numpy() for name, values in self._clients.items()}
         totals = {name: known[name] for name in ("expected_draws", "draws", "deliveries", "rejected")}
-        means = {name: known[name] / max(1, num_rounds) for name in _SUMS if name not in totals}
+        sums = [name for name in (*_SUMS, "offered_steps") if name in known and name not in totals]
+        means = {name: known[name] / max(1, num_rounds) for name in sums}
         evaluated = {name.removeprefix("test_"): values.numpy() for name, values in self._evaluations.items()}
         return {"size": known["size"], "weight": known["weight"], **means, **totals, **evaluated}
 

@@ -187,7 +187,15 @@ def _parquet(columns: Mapping[str, Column]) -> bytes:
 
 
 Columns = dict[str, npt.NDArray[np.generic]]
-PUBLIC = ("size", "weight", "effective_weight", "num_steps", "failure_rate", "expected_draws")  # of a client
+PUBLIC = (
+    "size",
+    "weight",
+    "effective_weight",
+    "num_steps",
+    "offered_steps",
+    "failure_rate",
+    "expected_draws",
+)  # of a client
 _OF_DRAWS = ("draws", "deliveries")
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from fl_lightning.figures.clients import objective_figure, partition_figure
 from lightning.pytorch.utilities import rank_zero_info
 
 from fl_lightning.callbacks.checkpoint import RoundCheckpoint
 from fl_lightning.callbacks.recorder import RunRecorder
 from fl_lightning.data.federation import label_counts
+from fl_lightning.figures.clients import objective_figure, partition_figure
 from fl_lightning.figures.style import NotInstalledError
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.runs.records import FINAL_FILES

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -13,13 +13,18 @@ from fl_lightning.config.compose import ConfigError
 if TYPE_CHECKING:
     from types import ModuleType
 
+    import wandb
+
 _AXES = ("round", "local_steps", "computation_time", "synchronous_time", "uplink_bytes")
 _TO_TARGET = ("rounds_to_target", *(f"{axis}_to_target" for axis in _AXES[1:]))
+_MONITOR = "test_accuracy"  # where the runs are not known, or do not agree
 _ONLY_TRAINING = "JobType = 'train'"  # the run that holds the report page is none to compare
+_CURVES = (
+    "Mean of the runs of each algorithm, with its standard deviation, smoothed; against rounds, local steps, "
+    "computation time (all clients together), synchronous time (the slowest client of each round) and bytes that were "
+    "uploaded."
+)
 _TEXTS = {
-    "Accuracy": "Mean of the runs of each algorithm, with its standard deviation, smoothed; against rounds, local "
-    "steps, computation time (all clients together), synchronous time (the slowest client of each round) and "
-    "bytes that were uploaded.",
     "To the target": "What it took to reach the target. A run that never reached it has `reached` = false and no bar: "
     "compare bars only where all runs have one.",
     "Objective": "chi-square is the distance of the objective that is optimised (Omega) from the one that was asked "
@@ -44,10 +49,11 @@ class Dashboard:
     project: str
     name: str
     entity: str | None = None
+    monitor: str | None = None  # the headline metric of its runs; None: as they say once somebody is logged in
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not isinstance(value, str) and not (name == "entity" and value is None):
+            if not isinstance(value, str) and not (name in ("entity", "monitor") and value is None):
                 raise ConfigError(f"{name}={value!r} of a dashboard must be a text")
 
 
@@ -58,9 +64,10 @@ def _modules() -> tuple["ModuleType", "ModuleType"]:
         raise ImportError("wandb-workspaces is not installed: pip install 'fl-lightning[dashboard]'") from None
 
 
-def sections() -> dict[str, list[object]]:
-    """Return the panels by their section; runs are grouped by algorithm."""
+def sections(monitor: str) -> dict[str, list[object]]:
+    """Return the panels by their section, that of the headline metric first; runs are grouped by algorithm."""
     reports, _ = _modules()
+    name, words = monitor.removeprefix("test_"), monitor.replace("_", " ")
     grouped = {"groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
 
     def curve(title: str, y: str, x: str = "round") -> object:
@@ -78,28 +85,33 @@ def sections() -> dict[str, list[object]]:
     def bar(metric: str) -> object:
         return reports.BarPlot(title=metric.replace("_", " "), metrics=[reports.SummaryMetric(metric)], **grouped)
 
-    accuracy = [curve(f"test accuracy by {axis.replace('_', ' ')}", "test_accuracy", axis) for axis in _AXES]
+    headline = [curve(f"{words} by {axis.replace('_', ' ')}", monitor, axis) for axis in _AXES]
     objective = [curve("chi-square of the objective", "chi2"), curve("step length", "step_length")]
     links = [curve("clients drawn", "num_sampled"), curve("uploads arrived", "num_delivered")]
-    return {
-        "Accuracy": [*accuracy, curve("test accuracy of the averaged model", "averaged_accuracy")],
-        "To the target": [bar(metric) for metric in (*_TO_TARGET, "best_accuracy")],
+    made = {_title(monitor): [*headline, curve(f"{words} of the averaged model", f"averaged_{name}")]}
+    return made | {
+        "To the target": [bar(metric) for metric in (*_TO_TARGET, f"best_{name}")],
         "Objective": [*objective, curve("learning rate", "learning_rate")],
         "Clients": [reports.MediaBrowser(media_keys=["objective_picture", "partition_picture"])],
-        "Loss": [curve("test loss", "test_loss"), curve("train loss", "train_loss")],
+        "Loss": [*made.get("Loss", []), curve("test loss", "test_loss"), curve("train loss", "train_loss")],
         "Participation": [*links, curve("time of each round", "round_time")],
         "Settings": [reports.RunComparer(diff_only=True)],
     }
 
 
+def _title(monitor: str) -> str:
+    return monitor.removeprefix("test_").replace("_", " ").capitalize()
+
+
 def build(dashboard: Dashboard, entity: str) -> Saved:
     """Return the workspace."""
     _, workspaces = _modules()
+    panels_of = sections(dashboard.monitor or _MONITOR)
     workspace: Saved = workspaces.Workspace(
         entity=entity,
         project=dashboard.project,
         name=dashboard.name,
-        sections=[workspaces.Section(name=name, panels=panels, is_open=True) for name, panels in sections().items()],
+        sections=[workspaces.Section(name=name, panels=panels, is_open=True) for name, panels in panels_of.items()],
         settings=workspaces.WorkspaceSettings(x_axis="round", max_runs=100),
         runset_settings=workspaces.RunsetSettings(groupby=[workspaces.Config("algorithm")], filters=_ONLY_TRAINING),
     )
@@ -111,10 +123,12 @@ def build_report(dashboard: Dashboard, entity: str) -> Saved:
     reports, _ = _modules()
     runs = {"name": "training runs by algorithm", "filters": _ONLY_TRAINING, "groupby": ["config.algorithm"]}
     blocks = [reports.TableOfContents()]
-    for name, panels in sections().items():
+    monitor = dashboard.monitor or _MONITOR
+    texts = {_title(monitor): _CURVES} | _TEXTS
+    for name, panels in sections(monitor).items():
         blocks.append(reports.H1(text=name))
-        if name in _TEXTS:
-            blocks.append(reports.MarkdownBlock(text=_TEXTS[name]))
+        if name in texts:
+            blocks.append(reports.MarkdownBlock(text=texts[name]))
         blocks.append(reports.PanelGrid(runsets=[reports.Runset(**runs)], panels=panels))
     report: Saved = reports.Report(
         project=dashboard.project,
@@ -125,6 +139,12 @@ def build_report(dashboard: Dashboard, entity: str) -> Saved:
         width="fluid",
     )
     return report
+
+
+def _monitored(api: "wandb.Api", project: str) -> str | None:
+    """Return the headline metric that the training runs of a project have in common, as their configs say."""
+    found = {run.config.get("loop", {}).get("monitor") for run in api.runs(project, filters={"jobType": "train"})}
+    return found.pop() if len(found) == 1 else None
 
 
 def _read(path: Path) -> Dashboard:
@@ -166,7 +186,9 @@ def main(arguments: list[str]) -> int:
     if has_key():
         import wandb
 
-        entity = entity or str(wandb.Api().default_entity)
+        api = wandb.Api()
+        entity = entity or str(api.default_entity)
+        dashboard = replace(dashboard, monitor=dashboard.monitor or _monitored(api, f"{entity}/{dashboard.project}"))
         for what, make in (("workspace", build), ("report", build_report)):
             print(f"{what} saved: {make(dashboard, entity).save().url}")
         return 0

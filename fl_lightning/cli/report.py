@@ -1,6 +1,7 @@
 """``fl-lightning report``: a page, figures and tables from the folders of finished runs."""
 
 import argparse
+import math
 import os
 import shutil
 import sys
@@ -41,6 +42,9 @@ def main(arguments: list[str]) -> int:
 
     folders = [Path(name) for name in options.runs]
     outcome = load(folders, warn, options.reference, targets)
+    for value in targets:
+        if outcome.comparison.metric.endswith("accuracy") and not 0 < value <= 1:
+            raise ConfigError(f"--targets {value:g} must be above 0 and at most 1")
     out = Path(options.out) if options.out else folders[0] / "report"
     if not options.out and out.is_symlink():
         raise ValueError(f"{out} is a link to {os.readlink(out)}: remove it, or give --out")
@@ -110,10 +114,9 @@ def _log(folder: Path, comparison: "Comparison", project: str) -> None:
 
 def _targets(text: str | None) -> list[float]:
     try:
-        values = [float(part) for part in text.split(",")] if text else []
+        values = {float(part) for part in text.split(",")} if text else set()
     except ValueError:
-        raise ConfigError(f"--targets {text!r} must be numbers separated by commas: 0.5,0.7") from None
-    for value in values:
-        if not 0 < value <= 1:
-            raise ConfigError(f"--targets {value:g} must be above 0 and at most 1")
-    return sorted(set(values))
+        values = {math.nan}
+    if not all(map(math.isfinite, values)):
+        raise ConfigError(f"--targets {text!r} must be numbers separated by commas: 0.5,0.7")
+    return sorted(values)

@@ -141,14 +141,19 @@ def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str]
     """Return which objective a finished run optimised, what it reached and what to type next, as its files say."""
     from fl_lightning.diagnosis.dry_run import unknown_parts
     from fl_lightning.diagnosis.systems import fedavg_objective
-    from fl_lightning.diagnosis.words import objective_line
+    from fl_lightning.diagnosis.words import objective_line, unknown_line
     from fl_lightning.runs.records import read_clients
 
     lines = []
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged file, a solver of no known A
+        solver = loop.algorithm.solver
+        unknown = [*unknown_parts(loop.algorithm), *([] if solver.linear else [type(solver).__name__])]
         table = read_clients(run_dir)
-        unknown = unknown_parts(loop.algorithm)
-        lines.append(objective_line(table["weight"], fedavg_objective(loop, table), table["effective_weight"], unknown))
+        lines.append(
+            unknown_line(unknown)
+            if unknown
+            else objective_line(table["weight"], fedavg_objective(loop, table), table["effective_weight"])
+        )
     with suppress(OSError, ValueError, TypeError):  # that was said before
         lines.append(_reached(run_dir))
     return [*lines, f"next: {next_command(config_names)}"]

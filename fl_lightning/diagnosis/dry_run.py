@@ -13,29 +13,59 @@ import torch
 
 from fl_lightning import theory
 from fl_lightning.algorithms import Algorithm, System
-from fl_lightning.diagnosis.dry_run import unknown_parts
 from fl_lightning.diagnosis.objective import TypicalRound
 from fl_lightning.parts.bases import Schedule
-from fl_lightning.parts.traits import ScheduleTraits
+from fl_lightning.parts.traits import Effect, ScheduleTraits
 from fl_lightning.planning import Planner
+from fl_lightning.samplers import WithReplacement
 from fl_lightning.samplers.selection import Selection
+from fl_lightning.system.defaults import ScheduledLinks
 from fl_lightning.types import Conditions, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads import Uploads
 
 _MEMORY_FLOATS = 20_000_000  # for the made-up gradients
 _WORLD_ROUNDS, _WORLD_CLIENTS = 16, 200
-_AVAILABILITY_ROUNDS, _AVAILABILITY_VALUES = 512, 100_000
-_CHECKED_ROUNDS, _CHECKED_VALUES = 4096, 100_000  # of a sampler that relies on a forecast
+_VALUES = 100_000  # clients times rounds where more rounds than are given are looked at
+_AVAILABILITY_ROUNDS, _CHECKED_ROUNDS = 512, 4096  # the latter of a sampler that relies on a forecast
 _APART = 37  # rounds between those that are looked at where clients come and go: hardly related, at all times of a day
+
+
+def unknown_parts(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the parts whose effect on Omega depends on the data.
+
+    >>> from fl_lightning.uploads import Quantized, TopK
+    >>> unknown_parts(Algorithm(uploads=[Quantized(), TopK(), TopK(error_feedback=False)]))
+    ('TopK',)
+    """
+    return _parts(algorithm, "unknown")
+
+
+def bounded_parts(algorithm: Algorithm, system: System) -> tuple[str, ...]:
+    """Return the parts with which the predicted Omega is a limit, or lacks what a run measures.
+
+    The probability of being among the first is exact where each draw and each link is independent of all others and
+    nothing changes how long clients take.
+    """
+    found, clock = _parts(algorithm, "bounded"), system.clock
+    if clock.take_first is None:
+        return found
+    sampling, channel = algorithm.sampling, system.channel
+    independent = isinstance(sampling, Selection) and isinstance(sampling.way_of_drawing, WithReplacement)
+    shared = isinstance(channel, ScheduledLinks) or vars(channel).get("multiplicity") != "independent"
+    return found if independent and not shared and not clock.jitter else (*found, "take_first")
+
+
+def _parts(algorithm: Algorithm, effect: Effect) -> tuple[str, ...]:
+    aggregator = algorithm.aggregator.traits
+    of_aggregator: Effect = aggregator.effect if aggregator.linear else "unknown"
+    effects = [(algorithm.aggregator, of_aggregator), *((step, step.traits.effect) for step in algorithm.uploads.steps)]
+    return tuple(type(part).__name__ for part, its in effects if its == effect)
 
 
 class GivenConditions(Schedule):
     """A schedule that plays given rounds, and then starts again.
 
-    Args:
-        rounds: T and q of each round.
-        more: Returns those of a later round, where it is not to start again: what a sampler forecasts is then not what
-            it is judged by.
+    Where ``more`` returns later rounds instead, what a sampler forecasts is not what it is judged by.
     """
 
     def __init__(self, rounds: Sequence[Conditions], more: Callable[[int], Conditions] | None = None) -> None:
@@ -50,14 +80,7 @@ class GivenConditions(Schedule):
 
 
 def planner_of(algorithm: Algorithm, system: System, weights: Vector, lr: float) -> Planner:
-    """Return the planner of an algorithm on a system whose rounds are given.
-
-    Args:
-        algorithm: Its parts; a dry run leaves them as they are.
-        system: The clients; its clock is set up, or nobody is late and nothing is forecast.
-        weights: w, (M,).
-        lr: Base learning rate.
-    """
+    """Return the planner of an algorithm on given rounds; with no clock set up nobody is late, nothing is forecast."""
     epochs = np.ones(len(weights), dtype=np.int64)
     made = Planner(algorithm=algorithm, system=system, weights=weights, learning_rate=lr, steps_per_epoch=epochs)
     if not system.clock.is_set_up or algorithm.max_local_steps is None:
@@ -109,13 +132,9 @@ class ImaginedProbe:
 
 
 def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, learn: bool = False) -> list[TypicalRound]:
-    """Plan rounds one after the other and answer the sampler's questions from a made-up world of gradients.
+    """Plan given rounds one after the other and answer the sampler's questions from a made-up world of gradients.
 
-    Args:
-        planner: Of an algorithm, whose parts are left as they are, on given rounds.
-        world: Which made-up gradients.
-        num_rounds: How many rounds; all that are given by default.
-        learn: Let the sampler learn from made-up uploads.
+    The algorithm's own parts are left as they are; ``learn`` lets a copy of the sampler learn from made-up uploads.
     """
     algorithm, system = copy.deepcopy(planner.algorithm), planner.system
     plans = replace(planner, algorithm=algorithm)
@@ -123,10 +142,11 @@ def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, lea
     asks_or_learns = not algorithm.sampling.traits.is_fixed
     gradients, losses = _world(len(plans.weights), world) if asks_or_learns else (torch.empty(0), np.empty(0))
     rounds: list[TypicalRound] = []
+    indices = _indices(plans, num_rounds)
     if algorithm.aggregator.traits.keeps == "memory" and not asks_or_learns:
-        for index in _indices(plans, num_rounds):
+        for index in indices:
             algorithm.aggregator.expect(plans.plan(index))
-    for index in _indices(plans, num_rounds):
+    for index in indices:
         conditions = plans.conditions(index)
         probe = ImaginedProbe(gradients, plans.profiles(conditions), losses)
         plan = plans.plan(index, conditions, probe)
@@ -143,21 +163,16 @@ def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, lea
 
 def _indices(planner: Planner, num_rounds: int | None) -> range:
     """Return which rounds are looked at; more of them where the objective depends on who is there with whom."""
-    number = len(given_rounds(planner)[:num_rounds])
-    if planner.system.clock.availability is None:
-        forecasts = planner.algorithm.sampling.traits.needs_forecast and _schedule(planner).more is not None
-        if num_rounds is None and forecasts:
-            number = max(number, min(_CHECKED_ROUNDS, _CHECKED_VALUES // len(planner.weights)))
-        return range(1, number + 1)
-    if num_rounds is None and _replaces(planner):
-        number = max(number, min(_AVAILABILITY_ROUNDS, _AVAILABILITY_VALUES // len(planner.weights)))
-    return range(1, number * _APART + 1, _APART)
-
-
-def _replaces(planner: Planner) -> bool:
-    """Return whether those who are there take the place of the others."""
-    expected = planner.undrawn(planner.profiles(planner.conditions(1))).expected
-    return expected.average is None
+    comes_and_goes = planner.system.clock.availability is not None
+    most = 0
+    if num_rounds is None and comes_and_goes:
+        # Those who are there take the place of the others.
+        replaces = planner.undrawn(planner.profiles(planner.conditions(1))).expected.average is None
+        most = _AVAILABILITY_ROUNDS if replaces else 0
+    elif num_rounds is None and planner.algorithm.sampling.traits.needs_forecast:
+        most = _CHECKED_ROUNDS if _schedule(planner).more is not None else 0
+    number = max(len(given_rounds(planner)[:num_rounds]), min(most, _VALUES // len(planner.weights)))
+    return range(1, number * _APART + 1, _APART) if comes_and_goes else range(1, number + 1)
 
 
 def _with_costs(typical: TypicalRound, plans: Planner, plan: RoundPlan, probe: ImaginedProbe) -> TypicalRound:
@@ -228,9 +243,8 @@ def _world(num_clients: int, world: int) -> tuple[torch.Tensor, Vector]:
 
 
 def _updates(clients: IntVector, gradients: torch.Tensor, profiles: Profiles, losses: Vector) -> Updates:
-    rows = torch.from_numpy(clients)
     accumulation = torch.from_numpy(profiles.accumulation[clients]).to(gradients)
-    deltas = gradients[rows] * accumulation[:, None]
+    deltas = gradients[torch.from_numpy(clients)] * accumulation[:, None]
     return Updates(
         clients=clients,
         deltas=deltas,
@@ -240,34 +254,27 @@ def _updates(clients: IntVector, gradients: torch.Tensor, profiles: Profiles, lo
     )
 
 
-def _expected_presence(plan: RoundPlan) -> Vector | float:
-    """Return how often a client can be drawn in rounds with these T and q, over how often in all, (M,)."""
-    conditions = plan.profiles.conditions
-    if plan.cohort.average is None or conditions.chance is None or conditions.presence is None:
-        return 1.0
-    return conditions.chance / conditions.presence
-
-
 def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, noise: float) -> TypicalRound:
-    profiles, cohort = plan.profiles, plan.cohort
-    inclusion = cohort.inclusion
+    profiles, cohort, conditions = plan.profiles, plan.cohort, plan.profiles.conditions
     lasting = plan.expected.lasting
-    offered = profiles.conditions.offered
+    probabilities = lasting.probabilities
+    if cohort.average is not None and conditions.chance is not None and conditions.presence is not None:
+        # How often a client can be drawn in rounds with these T and q, over how often in all.
+        probabilities = probabilities * (conditions.chance / conditions.presence)
     steps = profiles.num_steps.astype(np.float64)
     trained = sorted(probe.trained)
     on_the_way = [each for each in (plan.expected.uploaded, plan.expected.measured) if each is not None]
-    reused = float(inclusion[trained] @ steps[trained])
     return TypicalRound(
         num_steps=steps,
         failure_rates=profiles.failure_rates,
         accumulation=profiles.accumulation,
-        probabilities=lasting.probabilities * _expected_presence(plan),
+        probabilities=probabilities,
         coefficients=np.prod([lasting.coefficients, *on_the_way], axis=0),
         scale=plan.learning_rate * plan.server_scale / lr,
         num_draws=cohort.num_draws,
-        work=float(inclusion @ steps),
-        questions=probe.num_steps - reused,
+        work=float(cohort.inclusion @ steps),
+        questions=probe.num_steps - float(cohort.inclusion[trained] @ steps[trained]),
         noise=noise,
-        offered=None if offered is None else offered.astype(np.float64),
+        offered=None if conditions.offered is None else conditions.offered.astype(np.float64),
         offered_accumulation=profiles.offered_accumulation,
     )

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,17 @@ _NAMES = {
     "weight": ("weight", "weights", "w", "omega", "share", "size", "sizes", "num_examples", "examples", "num_samples"),
     "num_steps": ("num_steps", "t", "steps", "local_steps", "iterations", "work"),
     "failure_rate": ("failure_rate", "q", "failure_rates", "failure", "failure_probability", "loss_rate"),
+}
+_WANTED: dict[str, tuple[Callable[[float], bool], str]] = {
+    "weight": (lambda value: 0 <= value < math.inf, "a finite number >= 0"),
+    "num_steps": (
+        lambda value: 1 <= value <= _MAX_STEPS and value == int(value),
+        f"a whole number from 1 to {_MAX_STEPS:,}",
+    ),
+    "failure_rate": (
+        lambda value: 0 <= value < 1,
+        "in [0, 1): a client that is never heard cannot be compensated, leave it out",
+    ),
 }
 
 
@@ -40,15 +52,13 @@ def read_clients(path: str | Path) -> ClientTable:
         raise ValueError(f"clients file {path} is empty: a header and one row for each client are wanted")
     places = _places(path, rows[0][1])
     columns = {
-        name: [_number(path, line, row, name, place) for line, row in rows[1:]] for name, place in places.items()
+        name: np.array([_number(path, line, row, name, place) for line, row in rows[1:]])
+        for name, place in places.items()
     }
-    lines_of = [line for line, _ in rows[1:]]
-    steps = np.array(_checked(path, lines_of, "num_steps", columns["num_steps"]))
-    rates = np.array(_checked(path, lines_of, "failure_rate", columns["failure_rate"]))
-    weights = np.array(_checked(path, lines_of, "weight", columns.get("weight", [1.0] * len(lines_of))))
+    weights = columns.get("weight", np.ones(len(rows) - 1))
     if not weights.sum() > 0:
         raise ValueError(f"clients file {path}: at least one weight must be above 0")
-    return ClientTable(weights / weights.sum(), steps.astype(np.int64), rates)
+    return ClientTable(weights / weights.sum(), columns["num_steps"].astype(np.int64), columns["failure_rate"])
 
 
 def _places(path: Path, header: list[str]) -> dict[str, int]:
@@ -71,20 +81,10 @@ def _places(path: Path, header: list[str]) -> dict[str, int]:
 def _number(path: Path, line: int, row: list[str], name: str, place: int) -> float:
     text = row[place].strip() if place < len(row) else ""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         raise ValueError(f"clients file {path}, line {line}: {name} must be a number, got {text!r}") from None
-
-
-def _checked(path: Path, lines: list[int], name: str, values: list[float]) -> list[float]:
-    for line, value in zip(lines, values, strict=True):
-        if name == "num_steps" and not (math.isfinite(value) and 1 <= value <= _MAX_STEPS and value == int(value)):
-            wanted = f"a whole number from 1 to {_MAX_STEPS:,}"
-        elif name == "failure_rate" and not 0 <= value < 1:
-            wanted = "in [0, 1): a client that is never heard cannot be compensated, leave it out"
-        elif name == "weight" and not (math.isfinite(value) and value >= 0):
-            wanted = "a finite number >= 0"
-        else:
-            continue
+    is_valid, wanted = _WANTED[name]
+    if not is_valid(value):
         raise ValueError(f"clients file {path}, line {line}: {name}={value:g} must be {wanted}")
-    return values
+    return value

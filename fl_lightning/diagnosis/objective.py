@@ -53,6 +53,11 @@ class Needs:
         """How many things these are."""
         return len(self.before_draw) + len(self.with_upload) + bool(self.memory)
 
+    @property
+    def knowledge(self) -> bool:
+        """Whether q or something else of clients must be known beforehand."""
+        return bool(self.before_draw) or "q" in self.with_upload
+
     def __str__(self) -> str:
         parts = [f"{' and '.join(self.before_draw)} of all"] if self.before_draw else []
         parts += [f"{' and '.join(self.with_upload)} of uploads"] if self.with_upload else []
@@ -83,10 +88,8 @@ class Diagnosis:
         """Return how many rounds make the progress of one round without variance: 1 + share V / K.
 
         The best step along a noisy direction is shorter by this factor than along the exact one (smooth losses), and
-        so is the progress. It holds for gradients of clients that differ by as much as their mean is long.
-
-        Args:
-            share: Of the variance that averaging the model over rounds keeps.
+        so is the progress. It holds for gradients of clients that differ by as much as their mean is long. ``share`` is
+        what averaging the model over rounds keeps of the variance.
         """
         return 1 + share * self.step_variance
 
@@ -102,7 +105,7 @@ class Diagnosis:
 
     @property
     def ratios(self) -> Vector:
-        """Omega / w; 1 for a client that is neither wanted nor heard, (M,)."""
+        """Omega / w; 1 for a client that neither has, (M,)."""
         w, omega = self.weights, self.effective_weights
         return np.divide(omega, w, out=np.where(omega > 0, np.inf, 1.0), where=w > 0)
 
@@ -142,10 +145,9 @@ def diagnose(
     if not rounds:
         raise ValueError("a diagnosis needs at least one typical round, but got none")
     needs = needs or Needs()
-    p, q, a, t = (
-        np.stack([getattr(each, name) for each in rounds])
-        for name in ("probabilities", "failure_rates", "accumulation", "num_steps")
-    )
+    p = np.stack([each.probabilities for each in rounds])
+    q = np.stack([each.failure_rates for each in rounds])
+    a = np.stack([each.accumulation for each in rounds])
     raw = p * (1 - q) * np.stack([each.coefficients for each in rounds]) * a
     omega = theory.effective_weights((np.array([[each.scale] for each in rounds]) * raw).mean(axis=0))
     in_rounds = raw / raw.sum(axis=1, keepdims=True)
@@ -153,12 +155,11 @@ def diagnose(
     variances = _ratio_sums(in_rounds**2, p * (1 - q)) + noise
     if needs.memory and not needs.stale:
         variances = np.full(len(rounds), np.nan)
-    offered, all_work = (
-        np.stack([getattr(each, given if getattr(each, name) is None else name) for each in rounds])
-        for name, given in (("offered", "num_steps"), ("offered_accumulation", "accumulation"))
-    )
+    offered = np.stack([each.num_steps if each.offered is None else each.offered for each in rounds])
+    offers = [each.offered_accumulation for each in rounds]
+    all_work = np.stack([own if offer is None else offer for own, offer in zip(a, offers, strict=True)])
     least = (w * np.sqrt(offered / (1 - q))).sum(axis=1) ** 2
-    work_of_draw = (p * t).sum(axis=1) + [each.questions / each.num_draws for each in rounds]
+    work_of_draw = [(each.probabilities * each.num_steps).sum() + each.questions / each.num_draws for each in rounds]
     return Diagnosis(
         name=name,
         weights=w,
@@ -178,12 +179,7 @@ def diagnose(
 
 
 def soonest(diagnoses: Sequence[Diagnosis], share: float = 1.0) -> list[Diagnosis]:
-    """Return the consistent algorithms by their time on the clock for equal progress, the soonest first.
-
-    Args:
-        diagnoses: Of all algorithms; those of unknown time or variance are left out.
-        share: Of the variance that averaging the model over rounds keeps.
-    """
+    """Return the consistent algorithms of known time and variance by their time on the clock for equal progress."""
     known = [each for each in diagnoses if each.consistent and np.isfinite(each.seconds * each.step_variance)]
     return sorted(known, key=lambda each: each.seconds * each.rounds(share))
 
@@ -269,10 +265,6 @@ def recommend(diagnoses: Sequence[Diagnosis], share: float = 1.0) -> Recommendat
     Little variance leaves the work to decide, and much of it leaves V x work. Of algorithms within 2 %, the one that
     needs to know least is taken; where none is consistent, the one whose objective is nearest to the target.
 
-    Args:
-        diagnoses: Of all algorithms.
-        share: Of the variance that averaging the model over rounds keeps.
-
     >>> w, t = np.array([0.5, 0.5]), np.array([1.0, 9.0])
     >>> clients = {"num_steps": t, "accumulation": t, "failure_rates": np.zeros(2), "coefficients": np.ones(2)}
     >>> fedavg = diagnose("fedavg", w, [TypicalRound(probabilities=w, **clients)])
@@ -296,8 +288,8 @@ def recommend(diagnoses: Sequence[Diagnosis], share: float = 1.0) -> Recommendat
         return Recommendation(min(diagnoses, key=lambda each: each.distance), (), None, share)
     alike = [each for each in ranked if steps(each) <= steps(ranked[0]) * _TIE]
     best = min(alike, key=lambda each: (each.needs.count, round(each.work, 9)))
-    free = [each for each in diagnoses if each.consistent and not each.needs.before_draw]
-    free = [each for each in free if "q" not in each.needs.with_upload and each is not best]
-    needs_knowledge = bool(best.needs.before_draw) or "q" in best.needs.with_upload
-    unknowing = min(free, key=lambda each: (each.needs.count, each.work)) if free and needs_knowledge else None
+    if not best.needs.knowledge:
+        return Recommendation(best, ranked, None, share)
+    free = [each for each in diagnoses if each.consistent and not each.needs.knowledge]
+    unknowing = min(free, key=lambda each: (each.needs.count, each.work), default=None)
     return Recommendation(best, ranked, unknowing, share)

@@ -1,4 +1,4 @@
-"""The systems that are diagnosed: the clients of a configuration, of a table or of a run."""
+"""The systems that are diagnosed, the clients of a configuration, of a table or of a run; and what follows for each."""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -10,13 +10,19 @@ import numpy as np
 
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.partitions import expected_sizes
-from fl_lightning.diagnosis.dry_run import GivenConditions, bounded_parts, planner_of, typical_rounds
+from fl_lightning.diagnosis.dry_run import (
+    GivenConditions,
+    bounded_parts,
+    dry_run,
+    given_rounds,
+    planner_of,
+    typical_rounds,
+)
 from fl_lightning.diagnosis.given_clients import ClientTable
-from fl_lightning.diagnosis.objective import Diagnosis, diagnose
-from fl_lightning.diagnosis.systems import needs_of
+from fl_lightning.diagnosis.objective import Diagnosis, Needs, diagnose
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.output import only_planning
-from fl_lightning.parts.bases import Channel
+from fl_lightning.parts.traits import Keeps
 from fl_lightning.planning import Planner, target_weights
 from fl_lightning.runs.records import CHECKPOINTS, RunError, Table
 from fl_lightning.runs.storage import DamagedFileError, load_latest
@@ -31,29 +37,25 @@ if TYPE_CHECKING:
 _ROUNDS = 96
 _STATIC_ROUNDS = 16
 _CONDITIONS_SEED = 0x5EED
+_MEMORY: dict[Keeps, str] = {
+    "nothing": "",
+    "memory": "names, memory",
+    "client models": "client models",
+    "client vectors": "client vectors, ACK",
+}
 
 
 def planner_of_table(table: ClientTable, loop: "Namespace") -> tuple[Planner, IntVector | None, list[str]]:
-    """Return a planner of the clients of a table; the same three as of a configuration.
-
-    Args:
-        table: T, q and w of the clients.
-        loop: What the table leaves open: ``channel``, ``clock`` and ``lr``.
-    """
+    """Return the same three as of a configuration; ``loop`` has what a table leaves open: channel, clock and lr."""
     rounds = min(_STATIC_ROUNDS, _num_rounds(len(table.weights)))
-    conditions = [Conditions(table.num_steps, table.failure_rates)] * rounds
-    clock = _clock(loop.clock or Clock(), conditions, table.weights, 0, float("nan"))
-    return _planned(GivenConditions(conditions), table.weights, loop.channel, clock, loop.lr), None, []
+    given = GivenConditions([Conditions(table.num_steps, table.failure_rates)] * rounds)
+    return _planned(given, table.weights, loop, 0, float("nan")), None, []
 
 
 def planner_of_config(settings: "Namespace", model_bytes: float) -> tuple[Planner, IntVector | None, list[str]]:
     """Return a planner of a configuration's clients, how many examples of each class they have if known, and notes.
 
-    Its algorithm is FedAvg, for others to take its place.
-
-    Args:
-        settings: ``seed``, ``data`` and what surrounds the algorithm in ``loop``.
-        model_bytes: Of the model that travels; NaN for unknown.
+    Its algorithm is FedAvg, for others to take its place. The bytes of the model that travels are NaN where unknown.
     """
     loop = settings.loop
     notes = []
@@ -70,25 +72,21 @@ def planner_of_config(settings: "Namespace", model_bytes: float) -> tuple[Planne
     conditions = [conditions_of(index) for index in range(1, _num_rounds(len(sizes)) + 1)]
     static = all(np.array_equal(vars(conditions[0])[name], vars(conditions[1])[name]) for name in vars(conditions[0]))
     conditions = conditions[:_STATIC_ROUNDS] if static else conditions
+    given = GivenConditions(conditions, None if static else conditions_of)
     weights = target_weights(loop.weights, sizes)
-    clock = _clock(loop.clock or Clock(), conditions, weights, settings.seed, model_bytes)
-    rounds = GivenConditions(conditions, None if static else conditions_of)
-    return _planned(rounds, weights, loop.channel, clock, loop.lr), label_counts, notes
+    return _planned(given, weights, loop, settings.seed, model_bytes), label_counts, notes
 
 
-def _planned(rounds: GivenConditions, weights: Vector, channel: Channel, clock: Clock, lr: float) -> Planner:
-    return planner_of(Algorithm(), System(schedule=rounds, channel=channel, clock=clock), weights, lr)
-
-
-def _clock(clock: Clock, conditions: list[Conditions], weights: Vector, seed: int, size: float) -> Clock:
-    """Return a clock that knows the clients and the size of the model, NaN for unknown."""
+def _planned(given: GivenConditions, weights: Vector, loop: "Namespace", seed: int, size: float) -> Planner:
+    """Return a planner of FedAvg; its clock knows the clients and the size of the model, NaN for unknown."""
 
     def forecast() -> Iterator[Profiles]:
-        for each in conditions:
+        for each in given.rounds:
             yield Profiles(conditions=each, weights=weights, accumulation=each.num_steps.astype(np.float64))
 
+    clock = loop.clock or Clock()
     clock.setup(len(weights), seed, forecast, Traffic(download=size, upload=size, model=size))
-    return clock
+    return planner_of(Algorithm(), System(schedule=given, channel=loop.channel, clock=clock), weights, loop.lr)
 
 
 def _num_rounds(num_clients: int) -> int:
@@ -96,25 +94,66 @@ def _num_rounds(num_clients: int) -> int:
 
 
 def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tuple[list[Diagnosis], list[str]]:
-    """Return what is known of each algorithm, and the names of those whose objective depends on the data.
-
-    Args:
-        algorithms: By name.
-        like: A planner of the clients, whose algorithm does not matter.
-    """
-    found = []
-    unknown = []
+    """Return what is known of each algorithm on the clients of a planner, and whose objective depends on the data."""
+    found: list[Diagnosis] = []
+    unknown: list[str] = []
     for name, algorithm in algorithms:
         planner = planner_of(algorithm, like.system, like.weights, like.learning_rate)
         with only_planning():
             rounds = typical_rounds(planner)
-            needs = None if rounds is None else needs_of(planner)
-        if rounds is None:
-            unknown.append(name)
-        else:
-            bounded = bounded_parts(algorithm, like.system)
-            found.append(replace(diagnose(name, like.weights, rounds, needs), bounded=bounded))
+            if rounds is None:
+                unknown.append(name)
+                continue
+            diagnosis = diagnose(name, like.weights, rounds, needs_of(planner))
+        found.append(replace(diagnosis, bounded=bounded_parts(algorithm, like.system)))
     return found, unknown
+
+
+def needs_of(planner: Planner) -> Needs:
+    """Return what the algorithm must know, found by changing q and the work and seeing what follows.
+
+    So it holds for parts that are not ours as well. A common factor on all clients is a step length and tells nothing.
+    """
+    conditions = given_rounds(planner)[0]
+    tilt = np.linspace(0.9, 0.4, len(planner.weights))
+    changed = {
+        "q": replace(conditions, failure_rates=conditions.failure_rates * tilt + 0.3 * (1 - tilt)),
+        "work": replace(conditions, num_steps=conditions.num_steps + 1 + np.arange(len(tilt)) % 7),
+    }
+    base = _factors(planner, conditions)
+    differ = {
+        name: [_differ(*pair) for pair in zip(base, _factors(planner, other), strict=True)]
+        for name, other in changed.items()
+    }
+    before = [name for name, (p, of_drawn, _) in differ.items() if p or of_drawn]
+    if dry_run(planner, num_rounds=1)[0].questions:
+        before = [*(name for name in before if name != "work"), "answers"]
+    traits = planner.algorithm.aggregator.traits
+    memory = _MEMORY[traits.keeps]
+    with_upload = [name for name, (_, _, own) in differ.items() if own and not memory]
+    if not memory and ("q" in with_upload or (not with_upload and _differ(base[2], np.ones(len(tilt))))):
+        with_upload.append("name")
+    moments = not memory and traits.moments
+    stale = planner.algorithm.sampling.traits.asynchronous or (moments and traits.linear)
+    kept = "server moments" if moments else memory
+    return Needs(tuple(before), tuple(with_upload), kept, stale, anonymous=moments)
+
+
+def _factors(planner: Planner, conditions: Conditions) -> tuple[Vector, Vector, Vector]:
+    """Return p, the factors of the drawn clients and those of the aggregator, before anything was learned."""
+    system = replace(planner.system, schedule=GivenConditions([conditions]))
+    plans = planner_of(copy.deepcopy(planner.algorithm), system, planner.weights, planner.learning_rate)
+    plans.start()
+    plan = plans.undrawn(plans.profiles(conditions))
+    cohort, coefficients = plan.cohort, plan.coefficients
+    own = np.divide(coefficients, cohort.coefficients, out=np.zeros_like(coefficients), where=cohort.coefficients > 0)
+    return cohort.probabilities, cohort.coefficients, own
+
+
+def _differ(first: Vector, second: Vector) -> bool:
+    if not (first.any() and second.any()):
+        return False
+    return not np.allclose(first / np.abs(first).sum(), second / np.abs(second).sum(), rtol=1e-9, atol=1e-14)
 
 
 def measured(folder: Path, algorithm: Algorithm, num_clients: int) -> tuple[int, Vector | None, Algorithm]:
@@ -144,12 +183,7 @@ def measured(folder: Path, algorithm: Algorithm, num_clients: int) -> tuple[int,
 
 
 def fedavg_objective(loop: "FederatedLoop", clients: Table) -> Vector:
-    """Return the objective that FedAvg would have optimised under the conditions of a run.
-
-    Args:
-        loop: Of the run.
-        clients: The table that the run left.
-    """
+    """Return the objective that FedAvg would have optimised under the conditions of a run, whose table is given."""
     weights = clients["weight"]
     indices = np.unique(np.linspace(1, loop.rounds, min(_num_rounds(len(weights)), loop.rounds)).round().astype(int))
     epoch = steps_per_epoch(clients["size"].astype(np.int64), loop.batch_size)

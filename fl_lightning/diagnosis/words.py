@@ -68,17 +68,15 @@ def table_of(
     table.add_column("must be known or kept")
     costs = {each.name: choice.cost(each) for each in found}
     for each in sorted(found, key=lambda one: (round(one.distance, 3), not costs[one.name] < np.inf, costs[one.name])):
-        cells = dict(zip(_COLUMNS, _row(each, costs[each.name]), strict=True))
-        table.add_row(
-            each.name, *(cells[name] for name in shown), str(each.needs), style="green" if each.consistent else ""
-        )
+        cells = dict(zip(_COLUMNS, _cells(each, costs[each.name]), strict=True))
+        style = "green" if each.consistent else ""
+        table.add_row(each.name, *(cells[name] for name in shown), str(each.needs), style=style)
     for name in unknown:
         table.add_row(name, *["?"] * len(shown), "depends on the data", style="dim")
     return table
 
 
-def _row(each: Diagnosis, cost: float) -> list[str]:
-    """Return the cells of the columns."""
+def _cells(each: Diagnosis, cost: float) -> list[str]:
     extremes = ["nobody", "nobody"]
     if not each.consistent:
         extremes = [f"{client} (x{each.ratios[client]:.2g})" for client in (each.favoured, each.forgotten)]
@@ -116,12 +114,10 @@ def advice(found: Sequence[Diagnosis], choice: Recommendation, label_counts: npt
     """Return in plain words what is wrong with FedAvg, what to take instead, why, and what it must know."""
     lines = []
     for each in found:
-        if each.name != "fedavg":
-            continue
-        said = "; ".join(_distortions(each, label_counts))
-        if each.consistent:
+        if each.name == "fedavg" and each.consistent:
             lines.append("FedAvg optimises the objective you asked for: your clients are alike enough.")
-        else:
+        elif each.name == "fedavg":
+            said = "; ".join(_distortions(each, label_counts))
             lines.append(f"FedAvg would optimise something else{': ' + said if said else ''}.")
     return lines + _recommendation(choice) + _soonest(found, choice.share)
 
@@ -144,8 +140,11 @@ def _recommendation(choice: Recommendation) -> list[str]:
         ]
     others = [f"{each.name} x{choice.cost(each):.2f}" for each in choice.consistent if each is not best][:3]
     compared = f": {', '.join(others)}" if others else ""
+    promise = "It optimises the objective you asked for"
+    if best.bounded:
+        promise = f"It nearly optimises the objective you asked for (how nearly {', '.join(best.bounded)} leaves open)"
     lines = [
-        f"Recommended: [bold green]{best.name}[/]. {_promise(best)}, and the other consistent "
+        f"Recommended: [bold green]{best.name}[/]. {promise}, and the other consistent "
         f"algorithms here need no fewer local steps for equal progress{compared}.",
         f"It must know: {_in_words(best)}",
     ]
@@ -157,41 +156,28 @@ def _recommendation(choice: Recommendation) -> list[str]:
     return lines
 
 
-def _promise(best: Diagnosis) -> str:
-    if best.bounded:
-        return f"It nearly optimises the objective you asked for (how nearly {', '.join(best.bounded)} leaves open)"
-    return "It optimises the objective you asked for"
-
-
 def _in_words(each: Diagnosis) -> str:
     words = {"q": "failure rates", "work": "local work", "answers": "answers"}
-    parts = []
-    if each.needs.before_draw:
-        known = " and ".join(words[name] for name in each.needs.before_draw)
-        parts.append(f"the {known} of all clients before it draws")
-    if each.needs.with_upload:
-        named = {"q": "its client's failure rate", "work": "the work behind it", "name": "who sent it"}
-        parts.append(f"with each upload {' and '.join(named[name] for name in each.needs.with_upload)}")
-    else:
-        parts.append("not who sent what")
-    if each.needs.memory:
-        parts.append(each.needs.memory)
-    return "; ".join(parts) + "."
+    named = {"q": "its client's failure rate", "work": "the work behind it", "name": "who sent it"}
+    before = " and ".join(words[name] for name in each.needs.before_draw)
+    uploads = " and ".join(named[name] for name in each.needs.with_upload)
+    parts = [
+        f"the {before} of all clients before it draws" if before else "",
+        f"with each upload {uploads}" if uploads else "not who sent what",
+        each.needs.memory,
+    ]
+    return "; ".join(part for part in parts if part) + "."
 
 
 def of_run(factors: Vector | None, found: Sequence[Diagnosis], label_counts: npt.ArrayLike | None = None) -> list[str]:
-    """Return in plain words what the factors that a run measured do to its objective.
+    """Return in plain words what the factors that a run measured of its clients, if any, do to its objective.
 
-    Args:
-        factors: Measured factor of each client; None where nothing was measured.
-        found: What is known of the run as planned and as measured.
-        label_counts: How many examples of each class each client has, if known.
+    ``found`` is what is known of the run as planned and as measured.
     """
     if factors is None:
         ending = ": the objective is the planned one." if found else "."
         return [f"Nothing on the way of the updates measured a factor{ending}"]
-    least = int(np.argmin(factors))
-    most = int(np.argmax(factors))
+    least, most = int(np.argmin(factors)), int(np.argmax(factors))
     lines = [
         f"Clipping left x{factors.mean():.2f} of what clients sent on average: least of client {least} "
         f"(x{factors[least]:.2f}), most of client {most} (x{factors[most]:.2f})."
@@ -206,21 +192,22 @@ def of_run(factors: Vector | None, found: Sequence[Diagnosis], label_counts: npt
     return [*lines, *(f"As measured, {sentence}." for sentence in _distortions(by_name[MEASURED], label_counts))]
 
 
-def objective_line(weights: Vector, fedavg: Vector, own: Vector, unknown: Sequence[str] = ()) -> str:
-    """Return in one line what was asked for, what FedAvg would have optimised and what a run did.
+def unknown_line(parts: Sequence[str]) -> str:
+    """Return in one line that a run's objective is not known.
 
-    Args:
-        weights: w, (M,).
-        fedavg: Omega of FedAvg, (M,).
-        own: Omega of the run, (M,).
-        unknown: Parts whose effect on Omega depends on the data.
+    >>> unknown_line(["Krum"])
+    'objective: not known, because what Krum does to it depends on the data'
+    """
+    return f"objective: not known, because what {' and '.join(parts)} does to it depends on the data"
+
+
+def objective_line(weights: Vector, fedavg: Vector, own: Vector) -> str:
+    """Return in one line what was asked for (w), what FedAvg would have optimised and what a run did (Omega).
 
     >>> w = np.array([0.25, 0.25, 0.5])
     >>> objective_line(w, np.array([0.02, 0.08, 0.9]), w)
     'objective: clients 0-1 should carry 50 %; FedAvg would have given them 10 %, this run gave them 50 %'
     """
-    if unknown:
-        return f"objective: not known, because what {' and '.join(unknown)} does to it depends on the data"
     few = neglected(weights, fedavg)
     alike, faithful = (float(np.abs(own - other).sum()) < CONSISTENT for other in (fedavg, weights))
     if not len(few):
@@ -229,9 +216,7 @@ def objective_line(weights: Vector, fedavg: Vector, own: Vector, unknown: Sequen
     named = number_ranges(few)
     subject = f"client{'s' * (len(few) > 1)} {named}" if len(named) <= 30 else f"{len(few)} of {len(weights)} clients"
     shares = [f"{float(values[few].sum()):.0%}".replace("%", " %") for values in (weights, fedavg, own)]
-    others = (
-        f"this run, like FedAvg, gave them {shares[2]}"
-        if alike
-        else f"FedAvg would have given them {shares[1]}, this run gave them {shares[2]}"
-    )
+    others = f"FedAvg would have given them {shares[1]}, this run gave them {shares[2]}"
+    if alike:
+        others = f"this run, like FedAvg, gave them {shares[2]}"
     return f"objective: {subject} should carry {shares[0]}; {others}"

@@ -82,12 +82,7 @@ def apart(wanted: Sequence[float], gap: float, low: float = -math.inf, high: flo
 
 
 def save(figure: "Figure", *paths: Path) -> None:
-    """Write a figure by the endings of the names: SVG without a background, others on white; equal ones, equal bytes.
-
-    Args:
-        figure: What to write.
-        paths: Where to.
-    """
+    """Write a figure by the endings of the names: SVG without a background, others on white; bytes repeat."""
     import matplotlib
 
     for path in paths:

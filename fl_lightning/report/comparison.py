@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,12 +35,14 @@ def is_maximised(metric: str, runs: Sequence[Run] = ()) -> bool:
     return said == {"max"} if len(said) == 1 else metric.endswith("accuracy")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One algorithm with its runs, ascending by seed."""
+    """One algorithm with its runs, ascending by seed, and the metric by which it is compared."""
 
     name: str
     runs: tuple[Run, ...]
+    metric: str
+    maximised: bool
 
     def final(self, metric: str) -> dict[int, float]:
         """Return the last evaluated value of each seed."""
@@ -51,21 +54,22 @@ class Entry:
         known = [run.summary.epsilon for run in self.runs if run.summary.epsilon is not None]
         return max(known) if len(known) == len(self.runs) else math.nan
 
-    def best(self, metric: str) -> dict[int, float]:
+    def best(self) -> dict[int, float]:
         """Return the best value of each seed."""
-        choose = np.nanmax if is_maximised(metric, self.runs) else np.nanmin
-        known = {run.seed: run.metrics[metric] for run in self.runs if metric in run.metrics}
+        choose = np.nanmax if self.maximised else np.nanmin
+        known = {run.seed: run.metrics[self.metric] for run in self.runs if self.metric in run.metrics}
         return {seed: float(choose(v)) if not np.isnan(v).all() else math.nan for seed, v in known.items()}
 
-    def late(self, metric: str) -> dict[int, float]:
+    def late(self) -> dict[int, float]:
         """Return the mean over the last fifth of the rounds of each seed: one round alone is a noisy measure."""
-        return {run.seed: statistics.late_mean(run.metrics["round"], run.metrics.get(metric)) for run in self.runs}
+        return {run.seed: statistics.late_mean(run.metrics["round"], run.metrics.get(self.metric)) for run in self.runs}
 
     def reached(self, target: float, axis: str) -> dict[int, float | None]:
         """Return what each seed had spent when it first reached the target; None for never."""
+        reaches = operator.ge if self.maximised else operator.le
         spent: dict[int, float | None] = {}
         for run in self.runs:
-            there = np.flatnonzero(run.metrics.get("test_accuracy", np.empty(0)) >= target)
+            there = np.flatnonzero(reaches(run.metrics.get(self.metric, np.empty(0)), target))
             spent[run.seed] = float(run.metrics[axis][there[0]]) if len(there) else None
         return spent
 
@@ -106,6 +110,7 @@ class Comparison:
     entries: tuple[Entry, ...]
     reference: Entry
     metric: str
+    maximised: bool  # whether more of the metric is better
     targets: tuple[float, ...]
 
     @property
@@ -114,14 +119,9 @@ class Comparison:
         return METRICS.get(self.metric, self.metric.replace("_", " "))
 
     @property
-    def maximised(self) -> bool:
-        """Whether more of the metric is better."""
-        return is_maximised(self.metric, self.runs)
-
-    @property
     def seeds(self) -> list[int]:
         """All seeds that any algorithm has."""
-        return sorted({run.seed for entry in self.entries for run in entry.runs})
+        return sorted({run.seed for run in self.runs})
 
     @property
     def runs(self) -> list[Run]:
@@ -197,20 +197,25 @@ class Comparison:
 
     @cached_property
     def unpaired(self) -> list[str]:
-        """Algorithms that met other conditions (T, q, data sizes) than the reference under the same seed."""
+        """Algorithms that the system offered other conditions (T, q, data sizes) than the reference under one seed."""
         own = {run.seed: run for run in self.reference.runs}
-        columns = ("size", "num_steps", "failure_rate")
-        return [
-            entry.name
-            for entry in self.entries
-            if any(
-                not np.array_equal(run.clients[column], own[run.seed].clients[column])
-                for run in entry.runs
-                if run.seed in own and len(run.metrics["round"]) == len(own[run.seed].metrics["round"])
-                for column in columns
-                if column in run.clients and column in own[run.seed].clients
-            )
-        ]
+        pairs = {entry.name: [(run, own[run.seed]) for run in entry.runs if run.seed in own] for entry in self.entries}
+        return [name for name, runs in pairs.items() if any(_met_other_conditions(*pair) for pair in runs)]
+
+
+def offered(run: Run) -> dict[str, Vector]:
+    """Return data sizes, q and T of all clients as far as known; T is what they could do, before any limit on work."""
+    names = {"size": "size", "num_steps": "num_steps", "failure_rate": "failure_rate"}
+    if run.settings.get("loop.max_local_steps") is not None:
+        names["num_steps"] = "offered_steps"  # which a run of before did not write
+    return {name: run.clients[column] for name, column in names.items() if column in run.clients}
+
+
+def _met_other_conditions(run: Run, other: Run) -> bool:
+    if len(run.metrics["round"]) != len(other.metrics["round"]):
+        return False
+    mine, others = offered(run), offered(other)
+    return any(not np.array_equal(mine[name], others[name]) for name in mine.keys() & others.keys())
 
 
 def _last(values: Vector | None) -> float:
@@ -229,23 +234,24 @@ def _text(value: object) -> str:
 
 
 def _different(tables: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the keys in which tables differ."""
     keys = sorted({key for table in tables for key in table})
     return [key for key in keys if len({_text(table.get(key)) for table in tables}) > 1]
 
 
-def grouped(runs: Sequence[Run]) -> list[Entry]:
+def grouped(runs: Sequence[Run], metric: str) -> list[Entry]:
     """Return one entry for each algorithm; the same name with other settings gets them into its name."""
     variants: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         variants.setdefault(run.algorithm, {}).setdefault(_text(run.settings), []).append(run)
+    maximised = is_maximised(metric, runs)
     entries = []
     for algorithm, by_settings in variants.items():
         different = _different([members[0].settings for members in by_settings.values()])[:3]
         for members in by_settings.values():
             values = {key.rpartition(".")[2]: _short(members[0].settings.get(key)) for key in different}
             name = " ".join([algorithm, *(f"{key}={value}" for key, value in values.items())])
-            entries.append(Entry(name, tuple(sorted(members, key=lambda run: run.seed))))
+            ordered = tuple(sorted(members, key=lambda run: run.seed))
+            entries.append(Entry(name=name, runs=ordered, metric=metric, maximised=maximised))
     return entries
 
 
@@ -256,10 +262,15 @@ def _short(value: object) -> str:
 def default_targets(entries: Sequence[Entry]) -> tuple[float, ...]:
     """Return the configured target, and the highest tenth below it that at least half of the algorithms always reach.
 
-    The second one is chosen by all algorithms together, not by the reference, and keeps the table from being empty.
+    The second one is chosen by all algorithms together, not by the reference, and keeps the table from being empty; it
+    is for metrics that are shares, such as accuracies.
     """
-    summaries = [run.summary for entry in entries for run in entry.runs]
-    targets = sorted({each.target for each in summaries if each.target is not None and each.metric == "accuracy"})
+    metric, runs = entries[0].metric, [run for entry in entries for run in entry.runs]
+    of_metric = [run.summary for run in runs if run.summary.metric == metric.removeprefix("test_")]
+    targets = sorted({summary.target for summary in of_metric if summary.target is not None})
+    values = np.concatenate([run.metrics[metric] for run in runs])
+    if not entries[0].maximised or np.nanmin(values) < 0 or np.nanmax(values) > 1:
+        return tuple(targets)
     limit = targets[0] if targets else 1.0
     for step in range(9, 0, -1):
         lower = step / 10
@@ -294,21 +305,24 @@ def compare(runs: Sequence[Run], reference: str = "fedacs", targets: Sequence[fl
     """
     if not runs:
         raise ValueError("there is no finished run to report")
-    entries = grouped(runs)
     having = _metrics(runs)
     metric = next((name for name, known in having.items() if len(known) == len(runs)), None)
     if metric is None:
         raise ValueError(f"the runs have no metric in common: wanted one of {', '.join(having)}")
-    sign = -1 if is_maximised(metric, runs) else 1
+    entries = grouped(runs, metric)
+    maximised = entries[0].maximised
 
     def rank(entry: Entry) -> tuple[float, str]:
         mean = statistics.spread(entry.final(metric).values()).mean
-        return (math.inf if math.isnan(mean) else sign * mean, entry.name)
+        return (math.inf if math.isnan(mean) else -mean if maximised else mean, entry.name)
 
     entries.sort(key=rank)
-    named = [entry for entry in entries if entry.name == reference] or [
-        entry for entry in entries if entry.runs[0].algorithm == reference
-    ]
-    fallback = min(entries, key=lambda entry: entry.name)
-    chosen = tuple(targets) if targets else default_targets(entries) if metric == "test_accuracy" else ()
-    return Comparison(entries=tuple(entries), reference=named[0] if named else fallback, metric=metric, targets=chosen)
+    named = [entry for entry in entries if entry.name == reference]
+    named += [entry for entry in entries if entry.runs[0].algorithm == reference]
+    return Comparison(
+        entries=tuple(entries),
+        reference=named[0] if named else min(entries, key=lambda entry: entry.name),
+        metric=metric,
+        maximised=maximised,
+        targets=tuple(targets) or default_targets(entries),
+    )

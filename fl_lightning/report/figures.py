@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_lightning.figures.style import MUTED, blank, require, save
-from fl_lightning.report.comparison import AXES, Comparison, Entry
+from fl_lightning.figures.style import BLUE, GREEN, MUTED, ORANGE, PURPLE, SKY, YELLOW, blank, require, save
+from fl_lightning.report.comparison import AXES, Comparison, Entry, offered
 from fl_lightning.report.page import colours, hidden
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLOURS = ("#d2541a", "#2b87c8", "#0f9a72", "#c25a9b", "#b48a00", "#3f9bd1", "#9a6fd0", "#757d88")
+_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, "#9a6fd0", "#757d88")
 _LINES = {"": "-", "6 3": (0, (6, 3)), "2 2.5": (0, (2, 2.5)), "9 3 2 3": (0, (9, 3, 2, 3)), "1 4": (0, (1, 3))}
 _CURVE_HEIGHT = 4.0  # inches
 _LEGEND_ROWS = int(_CURVE_HEIGHT * 72 / 10.5)  # a name takes 10.5 points
@@ -40,16 +40,17 @@ def curve_figure(comparison: Comparison, axis: str, metric: str) -> "Figure":
         is_reference = entry is comparison.reference
         curve.set(linewidth=2.2 if is_reference else 1.2, zorder=5 if is_reference else 3)
         axes.fill_between(band.x, low, high, color=_COLOURS[colour], alpha=0.13, linewidth=0)
-    if metric == comparison.metric and comparison.maximised:
-        for target in comparison.targets:
-            axes.axhline(target, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
-            where = ("axes fraction", "data")
-            axes.annotate(f"target {target:g}", (0.01, target), xycoords=where, va="bottom", fontsize=7.5)
-        axes.set_ylim(bottom=0)
-    else:
+    is_own = metric == comparison.metric
+    for target in comparison.targets if is_own else ():
+        axes.axhline(target, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
+        where = ("axes fraction", "data")
+        axes.annotate(f"target {target:g}", (0.01, target), xycoords=where, va="bottom", fontsize=7.5)
+    if not is_own or not comparison.maximised:
         axes.set_yscale("log")
+    elif not any((run.metrics[metric] < 0).any() for run in comparison.runs):
+        axes.set_ylim(bottom=0)
     axes.set_xlabel(AXES[axis])
-    axes.set_ylabel(comparison.metric_name if metric == comparison.metric else "chi-square distance of Omega from w")
+    axes.set_ylabel(comparison.metric_name if is_own else "chi-square distance of Omega from w")
     handles = axes.get_legend_handles_labels()
     columns = 1 if len(handles[0]) <= _LEGEND_ROWS else 2
     figure.legend(*handles, loc="outside right upper", ncols=columns, fontsize=7)
@@ -117,13 +118,13 @@ def client_figure(comparison: Comparison, column: str, wanted: str, words: str) 
 
 def condition_figure(comparison: Comparison) -> "Figure | None":
     """Draw T and q of every client."""
-    if not {"num_steps", "failure_rate"} <= comparison.reference.runs[0].clients.keys():
+    met = {run.seed: offered(run) for run in comparison.reference.runs}
+    if not all({"num_steps", "failure_rate"} <= table.keys() for table in met.values()):
         return None
     figure = blank(4, 3.2, dpi=100)
     axes = figure.subplots()
-    for run in comparison.reference.runs:
-        steps, rates = run.clients["num_steps"], run.clients["failure_rate"]
-        axes.plot(steps, rates, "o", alpha=0.6, markersize=4, label=f"seed {run.seed}")
+    for seed, table in met.items():
+        axes.plot(table["num_steps"], table["failure_rate"], "o", alpha=0.6, markersize=4, label=f"seed {seed}")
     axes.set_xlabel("local steps T, mean over rounds")
     axes.set_ylabel("failure probability q, mean over rounds")
     axes.legend(fontsize=7)

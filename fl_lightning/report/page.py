@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import yaml
 
 from fl_lightning.figures.style import require
-from fl_lightning.report import client_charts, sections
-from fl_lightning.report.axes import SIZE
-from fl_lightning.report.charts import Charts, Values
-from fl_lightning.report.comparison import Comparison, Entry
-from fl_lightning.report.tables import plus_minus
+from fl_lightning.report import charts, tables
+from fl_lightning.report.axes import SIZE, Scale
+from fl_lightning.report.charts import Chart, Charts, Values, line_chart
+from fl_lightning.report.comparison import AXES, Comparison, Entry
 from fl_lightning.runs.reading import Problem
 
 if TYPE_CHECKING:
@@ -27,27 +26,22 @@ _COLOURS = 8
 _MANY = 8  # algorithms, beyond which only the best few and the reference are drawn at first
 _FEW = 5
 _DASHES = ("", "6 3", "2 2.5", "9 3 2 3", "1 4")
-_SECTIONS: dict[str, Callable[[Comparison, Charts], Values | None]] = {  # by the name of the template
-    "curves": sections.curves,
-    "targets": sections.targets,
-    "equal_cost": sections.equal_cost,
-    "finals": sections.finals,
-    "classes": sections.classes,
-    "objective": sections.objective,
-    "fairness": client_charts.fairness,
-    "participation": client_charts.participation,
-    "conditions": client_charts.conditions,
-}
+_NAMED = ("fedacs", "fedavg")  # have the first two colours, blue and orange, in every picture
+_FORGOTTEN = 0.1
 
 
 def colours(comparison: Comparison) -> list[tuple[int, str]]:
-    """Return colour and dashes of each algorithm: the reference has a colour of its own, the best are drawn through."""
-    others = [entry for entry in comparison.entries if entry is not comparison.reference]
-    chosen = {
-        entry.name: (1 + place % (_COLOURS - 1), _DASHES[place // (_COLOURS - 1) % len(_DASHES)])
-        for place, entry in enumerate(others)
-    }
-    return [chosen.get(entry.name, (0, "")) for entry in comparison.entries]
+    """Return colour and dashes of each algorithm: FedACS, FedAvg and the reference have colours of their own."""
+    entries = list(comparison.entries)
+    firsts = [next((entry for entry in entries if entry.runs[0].algorithm == name), None) for name in _NAMED]
+    chosen = {entry.name: (place, "") for place, entry in enumerate(firsts) if entry is not None}
+    free = [colour for colour in range(_COLOURS) if (colour, "") not in chosen.values()]
+    if comparison.reference.name not in chosen:
+        chosen[comparison.reference.name] = (free.pop(0), "")
+    others = [entry.name for entry in entries if entry.name not in chosen]
+    for place, name in enumerate(others):
+        chosen[name] = (free[place % len(free)], _DASHES[place // len(free) % len(_DASHES)])
+    return [chosen[entry.name] for entry in entries]
 
 
 def hidden(comparison: Comparison) -> list[int]:
@@ -60,7 +54,7 @@ def hidden(comparison: Comparison) -> list[int]:
 def findings(comparison: Comparison) -> list[str]:
     """Return the outcome in sentences, whoever wins."""
     entries, reference = comparison.entries, comparison.reference
-    values = [plus_minus(comparison.spread(entry)) for entry in entries]
+    values = [tables.plus_minus(comparison.spread(entry)) for entry in entries]
     place = entries.index(reference)
     first = f"Best final {comparison.metric_name}: {entries[0].name}, {values[0]}."
     if place:
@@ -101,12 +95,102 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
+def _curves(comparison: Comparison, hovers: Charts) -> Values:
+    drawings = {}
+    for axis in AXES:
+        chart = Chart(
+            identity=f"curve-{axis}",
+            axis=axis,
+            metric=comparison.metric,
+            y_label=comparison.metric_name,
+            height=430 if axis == "round" else 250,
+            marks=comparison.targets,
+            logarithmic=not comparison.maximised,
+            direct_labels=axis == "round",
+        )
+        drawings[axis] = line_chart(comparison, chart, hovers)
+    longest = max(len(run.metrics["round"]) for run in comparison.runs)
+    return {
+        "drawings": drawings,
+        "num_seeds": len(comparison.seeds),
+        "every_round_is_drawn": longest <= charts.num_points(comparison),
+    }
+
+
+def _targets(comparison: Comparison, hovers: Charts) -> Values | None:
+    made = [tables.target_table(comparison, target) for target in comparison.targets]
+    return {"tables": made} if made else None
+
+
+def _equal_cost(comparison: Comparison, hovers: Charts) -> Values | None:
+    table = tables.equal_cost_table(comparison)
+    return {"table": table} if table else None
+
+
+def _domain(values: Sequence[float], zero: bool) -> Scale:
+    known = [value for value in values if math.isfinite(value)] + [0.0] * zero
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    margin = 0.04 * (high - low or 1.0)
+    return Scale(low - margin, high + margin)
+
+
+def _finals(comparison: Comparison, hovers: Charts) -> Values:
+    """Return the final metric of each seed and the paired differences, as a table with plots in it."""
+    table, own = tables.final_table(comparison), comparison.reference
+    finals = [entry.final(comparison.metric) for entry in comparison.entries]
+    pairs = [comparison.paired(entry) for entry in comparison.entries]
+    x = _domain([value for final in finals for value in final.values()], zero=False)
+    d = _domain([value for pair in pairs for value in (pair.mean, pair.low, pair.high)], zero=True)
+    rows = [
+        {
+            "index": index,
+            "is_reference": entry is own,
+            "cells": cells,
+            "seeds": ", ".join(f"seed {seed}: {tables.number(value)}" for seed, value in values.items()),
+            "dots": charts.seed_strokes(x, list(values.values()), comparison.spread(entry).mean),
+            "difference": f"{entry.name} − {own.name}: {cells[-4]} {cells[-3]}",
+            "interval": [] if entry is own else charts.interval_strokes(d, pair.mean, pair.low, pair.high),
+        }
+        for index, (entry, cells, values, pair) in enumerate(
+            zip(comparison.entries, table.rows, finals, pairs, strict=True)
+        )
+    ]
+    heads = (table.header[0], "each seed and the mean", *table.header[1:-4], f"minus {own.name}", "mean")
+    return {
+        "header": (*heads, *table.header[-3:]),
+        "num_values": len(table.header) - 5,
+        "rows": rows,
+        "note": table.note,
+        "value_ticks": x.tick_words("", "left", 3, digits=1),
+        "difference_ticks": d.tick_words("", "left", 3, digits=1),
+    }
+
+
+def _classes(comparison: Comparison, hovers: Charts) -> Values | None:
+    width = max(len(entry.class_accuracy) for entry in comparison.entries)
+    return {"width": width, "forgotten": _FORGOTTEN} if width else None
+
+
+def _objective(comparison: Comparison, hovers: Charts) -> Values | None:
+    """Return Omega against w and the chi-square distance over the rounds."""
+    cards, distance = charts.omega_cards(comparison), None
+    if all("chi2" in run.metrics for run in comparison.runs):
+        chart = Chart(
+            identity="chi-square",
+            axis="round",
+            metric="chi2",
+            y_label="χ² distance of Ω from w",
+            height=250,
+            logarithmic=True,
+        )
+        distance = line_chart(comparison, chart, hovers)
+    return {"cards": cards, "distance": distance} if cards or distance else None
+
+
 def _what_ran(comparison: Comparison, problems: Sequence[Problem]) -> Values:
-    """Return settings that differ, seconds, versions, what was rejected and what was left out."""
     rows = [_run_row(comparison, entry) for entry in comparison.entries]
     versions = {tuple(sorted(run.summary.versions.items())) for run in comparison.runs}
     return {
-        "reference": comparison.reference.name,
         "rows": rows,
         "any_rejected": any(row["rejected"] for row in rows),
         "versions": [", ".join(f"{name} {number}" for name, number in table) for table in sorted(versions)],
@@ -137,13 +221,26 @@ def _shown(value: object) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
+_SECTIONS: dict[str, Callable[[Comparison, Charts], Values | None]] = {  # by the name of the template
+    "curves": _curves,
+    "targets": _targets,
+    "equal_cost": _equal_cost,
+    "finals": _finals,
+    "classes": _classes,
+    "objective": _objective,
+    "fairness": charts.fairness,
+    "participation": charts.participation,
+    "conditions": charts.conditions,
+}
+
+
 @cache
 def _templates() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     loader = FileSystemLoader(_FOLDER / "templates")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.globals["SIZE"] = SIZE
+    made.globals |= {"SIZE": SIZE, "NEVER": tables.NEVER}
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return made
 
@@ -158,7 +255,7 @@ def _made_here(text: str) -> str:
 def render(name: str, values: Mapping[str, object]) -> str:
     """Return the HTML of a template.
 
-    >>> "Not paired: &lt;b&gt; met" in render("conditions", {"charts": [], "unpaired": ["<b>"], "reference": "x"})
+    >>> "its own &lt;b&gt; at the end" in render("fairness", {"cards": [], "metric": "<b>"})
     True
     """
     return _made_here(_templates().get_template(f"{name}.html.j2").render(values))  # templates escape what they get
@@ -172,8 +269,8 @@ def asset(name: str) -> str:
 def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
     """Return the whole page."""
     require("jinja2")
-    charts: Charts = {}
-    made = {name: make(comparison, charts) for name, make in _SECTIONS.items()}
+    hovers: Charts = {}
+    made = {name: make(comparison, hovers) for name, make in _SECTIONS.items()}
     made["what_ran"] = _what_ran(comparison, problems)
     entries, runs = comparison.entries, comparison.runs
     clients, chosen = runs[0].clients, colours(comparison)
@@ -191,7 +288,11 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
             "names": names,
             "reference": reference,
             "hidden": hidden(comparison),
-            "sections": {name: render(name, values) for name, values in made.items() if values is not None},
+            "sections": {
+                name: render(name, {"comparison": comparison, **values})
+                for name, values in made.items()
+                if values is not None
+            },
             "colours": chosen,
             "values": {
                 "names": names,
@@ -199,7 +300,7 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
                 "reference": reference,
                 "hidden": hidden(comparison),
                 "rounds": max(float(run.metrics["round"][-1]) for run in runs),
-                "charts": charts,
+                "charts": hovers,
             },
             "style": asset("page.css"),
             "script": asset("page.js"),

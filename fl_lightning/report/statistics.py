@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from fl_lightning.theory.checks import Vector as Vector
+from fl_lightning.theory.checks import Vector
 
 
 @dataclass(frozen=True)
@@ -60,29 +61,29 @@ def spread(values: Iterable[float]) -> Spread:
     return Spread(mean, float(known.std(ddof=1)) if len(known) > 1 else math.nan, len(known))
 
 
-def confidence_interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+def confidence_interval(differences: npt.ArrayLike, level: float = 0.95) -> tuple[float, float]:
     r"""Return Student's interval for the mean of paired differences, :math:`\bar d \pm t_{n-1} s / \sqrt n`.
 
     >>> [round(end, 4) for end in confidence_interval([1.0, 2.0, 3.0])]
     [-0.4841, 4.4841]
     """
-    count = len(differences)
-    if count < 2:
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) < 2:
         return math.nan, math.nan
     from scipy.special import stdtrit
 
-    values = np.asarray(differences, dtype=np.float64)
-    half = float(stdtrit(count - 1, 0.5 + level / 2)) * float(values.std(ddof=1)) / math.sqrt(count)
+    half = float(stdtrit(len(values) - 1, 0.5 + level / 2)) * float(values.std(ddof=1)) / math.sqrt(len(values))
     return float(values.mean()) - half, float(values.mean()) + half
 
 
-def sign_test(differences: Sequence[float]) -> float:
+def sign_test(differences: npt.ArrayLike) -> float:
     r"""Return the exact two-sided p-value of the sign test, :math:`2 P(B \le \min(n_+, n_-))`; ties are left out.
 
     >>> sign_test([1.0, 2.0, 3.0]), sign_test([1.0, -1.0]), sign_test([0.0])
     (0.25, 1.0, 1.0)
     """
-    positive, negative = sum(value > 0 for value in differences), sum(value < 0 for value in differences)
+    signs = np.sign(differences)
+    positive, negative = int((signs > 0).sum()), int((signs < 0).sum())
     total = positive + negative
     tail = sum(math.comb(total, k) for k in range(min(positive, negative) + 1))
     return min(1.0, 2 * tail / 2**total)
@@ -95,14 +96,11 @@ def paired(values: Mapping[int, float], reference: Mapping[int, float]) -> Paire
     >>> result.differences.round(3).tolist(), result.sign_test
     ([0.1, 0.1], 0.5)
     """
-    seeds = sorted(values.keys() & reference.keys())
-    differences = [values[seed] - reference[seed] for seed in seeds]
-    known = [value for value in differences if not math.isnan(value)]
+    differences = [values[seed] - reference[seed] for seed in sorted(values.keys() & reference.keys())]
+    known = np.array([value for value in differences if not math.isnan(value)], dtype=np.float64)
     low, high = confidence_interval(known)
-    mean = float(np.mean(known)) if known else math.nan
-    return Paired(
-        differences=np.asarray(known, dtype=np.float64), mean=mean, low=low, high=high, sign_test=sign_test(known)
-    )
+    mean = float(known.mean()) if len(known) else math.nan
+    return Paired(differences=known, mean=mean, low=low, high=high, sign_test=sign_test(known))
 
 
 def cost(values: Mapping[int, float | None], reference: Mapping[int, float | None]) -> Cost:
@@ -114,12 +112,12 @@ def cost(values: Mapping[int, float | None], reference: Mapping[int, float | Non
     >>> cost({0: 30.0, 1: 50.0, 2: None}, {0: 15.0, 1: 25.0, 2: 90.0})
     Cost(mean=40.0, reached=2, count=3, ratio=2.0)
     """
-    known = {seed: value for seed, value in values.items() if value is not None}
-    others = {seed: value for seed, value in reference.items() if value is not None}
-    both = sorted(known.keys() & others.keys())
-    under = sum(others[seed] for seed in both)
-    ratio = sum(known[seed] for seed in both) / under if both and under else math.nan
-    mean = sum(known.values()) / len(known) if known else math.nan
+    known = [value for value in values.values() if value is not None]
+    pairs = [(values[seed], reference[seed]) for seed in sorted(values.keys() & reference.keys())]
+    both = [(own, other) for own, other in pairs if own is not None and other is not None]
+    under = sum(other for _, other in both)
+    ratio = sum(own for own, _ in both) / under if under else math.nan
+    mean = sum(known) / len(known) if known else math.nan
     return Cost(mean=mean, reached=len(known), count=len(values), ratio=ratio)
 
 
@@ -171,8 +169,7 @@ def band(curves: Sequence[tuple[Vector, Vector]], num_points: int) -> Band:
     kept = [(x[~np.isnan(y)], y[~np.isnan(y)]) for x, y in curves]
     kept = [(x, y) for x, y in kept if len(x)]
     if not kept:
-        empty = np.empty(0)
-        return Band(x=empty, mean=empty, low=empty, high=empty)
+        return Band(x=np.empty(0), mean=np.empty(0), low=np.empty(0), high=np.empty(0))
     first, last = max(x[0] for x, _ in kept), min(x[-1] for x, _ in kept)
     shared = kept[0][0][kept[0][0] <= last]
     if all(np.array_equal(x[x <= last], shared) for x, _ in kept):

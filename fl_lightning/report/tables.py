@@ -19,6 +19,7 @@ _TEX = {letter: f"\\{letter}" for letter in "&%_#${}"} | {
     "×": r"$\times$",
     "−": "$-$",
     "≥": r"$\geq$",
+    "≤": r"$\leq$",
     "\\": r"\textbackslash{}",
     "^": r"\textasciicircum{}",  # two of them and a number stand for any character
     "~": r"\textasciitilde{}",
@@ -66,10 +67,8 @@ class Table:
         """Return the numbers."""
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(self.records[0]) if self.records else [], lineterminator="\n")
-        writer.writerow({key: _no_formula(key) for key in writer.fieldnames})
-        writer.writerows(
-            {key: "" if _is_nan(value) else _no_formula(value) for key, value in row.items()} for row in self.records
-        )
+        writer.writerow({key: _csv(key) for key in writer.fieldnames})
+        writer.writerows({key: _csv(value) for key, value in row.items()} for row in self.records)
         return text.getvalue()
 
     def to_markdown(self) -> str:
@@ -101,13 +100,11 @@ def _table(comparison: Comparison, name: str, title: str, note: str, columns: Co
     )
 
 
-def _is_nan(value: str | float) -> bool:
-    return isinstance(value, float) and math.isnan(value)
-
-
-def _no_formula(value: str | float) -> str | float:
-    """Return a cell that a spreadsheet takes for a text, where it would take it for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+def _csv(value: str | float) -> str | float:
+    """Return a cell: empty for NaN, and a text that no spreadsheet takes for a formula."""
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    return "" if math.isnan(value) else value
 
 
 def _markdown(text: str) -> str:
@@ -169,9 +166,9 @@ def final_table(comparison: Comparison) -> Table:
 
 def _final_columns(comparison: Comparison, entry: Entry) -> list[Column]:
     metric, averaged_metric = comparison.metric, comparison.averaged_metric
-    final, late = comparison.spread(entry), spread(entry.late(metric).values())
+    final, late = comparison.spread(entry), spread(entry.late().values())
     averaged = spread(entry.final(averaged_metric).values())
-    best = spread(entry.best(metric).values()).mean
+    best = spread(entry.best().values()).mean
     is_averaged = any(averaged_metric in run.metrics for run in comparison.runs)
     return [
         Column(
@@ -219,12 +216,14 @@ def target_table(comparison: Comparison, target: float) -> Table:
             ratio = NEVER if math.isnan(cost.ratio) else f"{cost.ratio:.2f}×"
             yield Column(f"× {base}", ratio, {f"{axis}_ratio": cost.ratio})
 
+    short, sign = comparison.metric_name.removeprefix("test "), "≥" if comparison.maximised else "≤"
     note = (
-        f"Cost up to the first evaluation with accuracy ≥ {target:g}, mean over the seeds that reached it; {NEVER} for "
-        f"never. {other}Ratios to {base}, over the seeds on which both reached it. Lost clients' work counts."
+        f"Cost up to the first evaluation with {short} {sign} {target:g}, mean over the seeds that reached it; "
+        f"{NEVER} for never. {other}Ratios to {base}, over the seeds on which both reached it. Lost clients' work "
+        "counts."
     )
     name = f"target_{target:g}".replace(".", "_")
-    return _table(comparison, name, f"Cost to reach {target:g} test accuracy", note, columns)
+    return _table(comparison, name, f"Cost to reach {target:g} {comparison.metric_name}", note, columns)
 
 
 def equal_cost_table(comparison: Comparison) -> Table | None:

@@ -37,7 +37,7 @@ LOGS = ("wandb", "tensorboard")  # folders
 LARGEST_TEXT = 50_000_000  # bytes of a marker or summary
 _LARGEST_TABLE = 1_000_000_000
 _LARGEST = 1e15
-_FROM_ZERO = ("size", "weight", "expected_draws", "draws", "deliveries", "num_steps", "failure_rate")  # of clients
+_FROM_ZERO = ("size", "weight", "expected_draws", "draws", "deliveries", "num_steps", "offered_steps", "failure_rate")
 _KEY_BYTES = 32
 _OF_METRIC = ("last", "best", "averaged", "target")  # in a summary file, the name of the metric follows
 

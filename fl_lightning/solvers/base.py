@@ -38,6 +38,7 @@ class Solver:
     """Makes the steps of one client and knows their accumulation A."""
 
     depends_on_learning_rate = False  # whether A changes with the learning rate
+    linear = True  # whether the steps are linear in the gradients; where they are not, A is a guess
     stackable = False  # whether one object can step many clients at once, as rows
     _probed: tuple[float | None, Vector] | None = None
 

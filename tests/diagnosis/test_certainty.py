@@ -18,7 +18,6 @@ from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.callbacks import ChannelFailures
 from fl_lightning.diagnosis.dry_run import GivenConditions, bounded_parts, planner_of, unknown_parts
 from fl_lightning.diagnosis.systems import diagnosed
-from fl_lightning.diagnosis.words import objective_line
 from fl_lightning.samplers import HeterogeneityAware, Importance, Systematic, WithReplacement
 from fl_lightning.samplers.selection import Selection
 from fl_lightning.system import Clock
@@ -99,7 +98,6 @@ def test_parts_say_where_the_objective_depends_on_the_data(parts, unknown):
     assert unknown_parts(algorithm) == unknown
     planner = played_planner(changing(), WEIGHTS)
     assert diagnosed([("it", algorithm)], planner)[1] == (["it"] if unknown else [])
-    assert ("not known" in objective_line(WEIGHTS, WEIGHTS, WEIGHTS, unknown)) == bool(unknown)
 
 
 def test_parts_say_where_the_objective_is_a_limit():

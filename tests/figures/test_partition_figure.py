@@ -2,6 +2,7 @@ import io
 
 import numpy as np
 import pytest
+
 from fl_lightning.figures.clients import partition_figure
 
 NAMES = tuple("abcdefghij")

@@ -4,9 +4,9 @@ import sys
 
 import numpy as np
 import pytest
-from fl_lightning.figures.clients import objective_figure
 
 from fl_lightning.cli.main import main
+from fl_lightning.figures.clients import objective_figure
 from fl_lightning.figures.style import NotInstalledError, blank, draw, require
 from made_runs import make_comparison
 

@@ -6,10 +6,14 @@ import shutil
 import numpy as np
 import pytest
 import yaml
+from rich.console import Console
 
+from fl_lightning.cli import report
+from fl_lightning.cli.main import main
 from fl_lightning.report import comparison, page, tables
+from fl_lightning.report.outcome import outcome_table
 from fl_lightning.runs import reading as loading
-from made_runs import make_comparison, make_run
+from made_runs import make_comparison, make_run, write_table
 
 
 @pytest.fixture
@@ -179,3 +183,67 @@ def test_private_runs_show_epsilon_beside_the_metric(tmp_path):
     assert ",epsilon\n" in table.to_csv()
     assert r"$\varepsilon$" in table.to_latex()
     assert "<th>ε</th>" in page.page(compared, ())
+
+
+def monitored(root, monitor, mode, column="test_accuracy", target=None):
+    """Make a comparison whose runs call a column of theirs by another name and monitor it."""
+    for folder in make_comparison(root).glob("*/seed_*"):
+        summary = json.loads((folder / "summary.json").read_text())
+        own = {"monitor": monitor, "mode": mode, f"target_{monitor.removeprefix('test_')}": target}
+        (folder / "summary.json").write_text(json.dumps(summary | own))
+        (folder / "metrics.csv").write_text((folder / "metrics.csv").read_text().replace(column, monitor))
+    return root
+
+
+def test_another_metric_has_targets_and_clients_too(tmp_path, capsys):
+    """As the loop's own metric has; which one it is and whether more is better stand in the runs."""
+    same = comparison.compare(loading.load_all([make_comparison(tmp_path / "a")])[0])
+    other = comparison.compare(loading.load_all([monitored(tmp_path / "b", "test_acc", "max", target=0.4)])[0])
+    assert other.targets == same.targets == (0.3, 0.4)
+    for target in same.targets:
+        assert tables.target_table(other, target).rows == tables.target_table(same, target).rows
+    assert tables.target_table(other, 0.4).title == "Cost to reach 0.4 test acc"
+    printed = []
+    for compared in (same, other):
+        Console(width=120).print(outcome_table(compared))
+        printed.append([line.split() for line in capsys.readouterr().out.splitlines()[2:]])
+    assert printed[0] == printed[1]
+    assert "3/3" in printed[1][1]
+    for run in other.runs:
+        write_table(run.folder / "clients.csv", dict(run.clients) | {"acc": np.array([0.1, 0.4, 0.8, 0.9])})
+    text = page.page(comparison.compare(loading.load_all([tmp_path / "b"])[0]))
+    assert "Cost to a target" in text
+    assert "What clients get" in text
+    assert "its own acc at the end" in text
+    assert "worst 0.10, mean 0.55" in text
+
+
+def test_a_target_of_what_is_minimised_is_reached_from_above(tmp_path):
+    root = monitored(tmp_path / "runs", "test_loss", "min", "test_loss", target=1.6)
+    compared = comparison.compare(loading.load_all([root])[0])
+    assert compared.targets == (1.6,)
+    table = tables.target_table(compared, 1.6)
+    assert {row[0]: row[1] for row in table.rows} == {"scaffold": "3/3", "fedacs": "3/3", "fedavg": "0/3"}
+    assert "loss ≤ 1.6" in table.note
+    assert "≤" not in table.to_latex()
+    for run in compared.runs:
+        write_table(run.folder / "clients.csv", dict(run.clients) | {"loss": np.array([0.5, 1.0, 2.0, 2.5])})
+    assert "worst 2.50, mean 1.50" in page.page(comparison.compare(loading.load_all([root])[0]))
+    assert report.main([str(root), "--targets", "1.5", "--logger", "none"]) == 0
+    assert (root / "report" / "tables" / "target_1_5.csv").is_file()
+
+
+def test_a_limit_on_work_leaves_runs_paired(tmp_path):
+    """The system offered both the same T; that one asks for less of it is its own choice."""
+    for name in ("fedavg", "limitedfedacs"):
+        command = ["train", "--config", f"digits_{name}.yaml", "--loop.rounds", "2", "--logger", "none"]
+        assert main([*command, "--run_dir", str(tmp_path / name)]) == 0
+    runs = {run.algorithm: run for run in loading.load_all([tmp_path])[0]}
+    limited, free = runs["limitedfedacs"].clients, runs["fedavg"].clients
+    assert (limited["num_steps"] < free["num_steps"]).any()
+    np.testing.assert_array_equal(limited["offered_steps"], free["num_steps"])
+    assert "offered_steps" not in free
+    assert comparison.compare(list(runs.values())).unpaired == []
+    for run in runs.values():  # what was offered is not known of a run of before, and so not compared
+        write_table(run.folder / "clients.csv", {k: v for k, v in run.clients.items() if k != "offered_steps"})
+    assert comparison.compare(loading.load_all([tmp_path])[0]).unpaired == []

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fl_lightning.report.axes import Scale
 
 from fl_lightning.cli import report
 from fl_lightning.config import compose as configs
-from fl_lightning.figures.style import apart
+from fl_lightning.figures.style import BLUE, ORANGE, apart
 from fl_lightning.report import comparison, page
+from fl_lightning.report.axes import Scale
 from fl_lightning.report.figures import curve_figure
 from fl_lightning.runs import reading as loading
 from made_runs import make_comparison, make_run
@@ -188,10 +188,28 @@ def test_report_imports_no_torch(tmp_path):
     )
 
 
-@pytest.mark.parametrize("targets", ["x", "0.5,2", "-1"])
-def test_bad_targets_are_refused(targets):
+@pytest.mark.parametrize("targets", ["x", "nan", "0.5,2", "-1"])
+def test_bad_targets_are_refused(targets, tmp_path):
+    make_comparison(tmp_path, 1, 1)
     with pytest.raises(ValueError, match="--targets"):
-        report.main(["somewhere", "--targets", targets])
+        report.main([str(tmp_path), "--targets", targets])
+
+
+def test_fedacs_is_blue_and_fedavg_orange_in_all_pictures(tmp_path):
+    for reference in ("fedacs", "fedavg", "scaffold"):
+        made_of = comparison.compare(loading.load_all([make_comparison(tmp_path / reference)])[0], reference)
+        chosen = dict(zip([entry.name for entry in made_of.entries], page.colours(made_of), strict=True))
+        assert (chosen["fedacs"], chosen["fedavg"]) == ((0, ""), (1, ""))
+        lines = {
+            line.get_label(): line.get_color() for line in curve_figure(made_of, "round", "test_accuracy").axes[0].lines
+        }
+        assert (lines["fedacs"], lines["fedavg"]) == (BLUE, ORANGE)
+    css = (Path(page.__file__).parent / "page.css").read_text()
+    for blue, orange in re.findall(r"--c0: #(\w+); --c1: #(\w+);", css):
+        assert int(blue[4:], 16) > int(blue[:2], 16)
+        assert int(orange[4:], 16) < int(orange[:2], 16)
+    many = comparison.compare(loading.load_all([make_comparison(tmp_path / "many", 12, 1)])[0])
+    assert len(set(page.colours(many))) == 12
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +47,11 @@ class Scale:
         [0.5]
         """
         given = np.clip(np.asarray(values, dtype=np.float64), self.low, self.high)
+        low, high = self.low, self.high
         if self.logarithmic:
-            low = math.log10(self.low)
-            return np.asarray((np.log10(given) - low) / ((math.log10(self.high) - low) or 1.0), dtype=np.float64)
-        return np.asarray((given - self.low) / ((self.high - self.low) or 1.0), dtype=np.float64)
+            given = np.log10(given)
+            low, high = math.log10(low), math.log10(high)
+        return np.asarray((given - low) / ((high - low) or 1.0), dtype=np.float64)
 
     def ticks(self, wanted: int = 5) -> list[float]:
         """Return round values along the axis.
@@ -73,8 +74,8 @@ class Scale:
         first, last = math.ceil(self.low / size - 1e-9), math.floor(self.high / size + 1e-9)
         return [round(index * size, 12) for index in range(first, last + 1)]
 
-    def words(self, kind: str, side: str, texts: dict[float, str], digits: int = 2) -> list[Word]:
-        """Return texts at values of this axis; ``side`` says from where it counts, ``left`` or ``top``.
+    def words(self, kind: str, side: Literal["left", "top"], texts: dict[float, str], digits: int = 2) -> list[Word]:
+        """Return texts at values of this axis, which counts from a side.
 
         >>> Scale(0, 4).words("yt", "top", {1.0: "one"})
         [Word(kind='yt', place='top:75.00%', text='one')]
@@ -85,7 +86,7 @@ class Scale:
             Word(kind, f"{side}:{place:.{digits}f}%", text) for place, text in zip(places, texts.values(), strict=True)
         ]
 
-    def tick_words(self, kind: str, side: str, wanted: int, digits: int = 2) -> list[Word]:
+    def tick_words(self, kind: str, side: Literal["left", "top"], wanted: int, digits: int = 2) -> list[Word]:
         """Return the numbers along the axis."""
         return self.words(kind, side, {tick: tick_label(tick) for tick in self.ticks(wanted)}, digits)
 
