@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine.hooks import overrides
 from fl_lightning.engine.machine import as_it_is
-from fl_lightning.engine.step import ClientError, describe, when
+from fl_lightning.engine.model import ClientError, describe, when
 from fl_lightning.parts.protocols import Batch, Federation
 from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector

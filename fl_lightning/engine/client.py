@@ -8,14 +8,13 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from fl_lightning.engine.batches import ClientBatches
-from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.hooks import attached, overrides
 from fl_lightning.engine.machine import seed_streams
-from fl_lightning.engine.step import differentiable_loss, loss_of, run_step, training_loss
+from fl_lightning.engine.model import FlatModel, differentiable_loss, loss_of, run_step, training_loss
 from fl_lightning.parts.protocols import Batch, LocalWork
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import SGD, LocalSteps, Solver
-from fl_lightning.solvers.base import StepsAlong, StepsOfOptimizer
+from fl_lightning.solvers.solver import StepsAlong, StepsOfOptimizer
 from fl_lightning.types import ModelState
 
 Gradients = tuple[torch.Tensor | None, ...]

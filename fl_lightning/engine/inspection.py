@@ -22,7 +22,7 @@ from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.evaluation import batch_length
 from fl_lightning.engine.machine import kept_streams, positions, seed_streams
-from fl_lightning.engine.step import StepError, naming_client
+from fl_lightning.engine.model import StepError, naming_client
 
 _STEPS = 3  # some state shows from the second step on
 _CLIENTS, _EXAMPLES = 8, 2  # whose data is looked at, and how much of it

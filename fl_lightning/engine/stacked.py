@@ -12,9 +12,8 @@ from torch.func import grad_and_value, vmap
 
 from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.client import ClientTrainer, precise
-from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.hooks import attached
-from fl_lightning.engine.step import training_loss
+from fl_lightning.engine.model import FlatModel, training_loss
 from fl_lightning.engine.ways import SideBySide, Training, empty_updates
 from fl_lightning.parts.protocols import Batch, LocalWork, global_weights, no_shift
 from fl_lightning.solvers import Solver

@@ -14,7 +14,7 @@ from lightning.fabric import Fabric
 from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.hooks import silent_logs
 from fl_lightning.engine.machine import kept_streams, tuned
-from fl_lightning.engine.step import naming_client
+from fl_lightning.engine.model import naming_client
 from fl_lightning.parts.protocols import LocalWork, Trains
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 

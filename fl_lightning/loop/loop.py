@@ -16,7 +16,7 @@ from fl_lightning.data.given import as_federation
 from fl_lightning.data.held_out import ValidationSplit
 from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
-from fl_lightning.engine.client_evaluation import ClientEvaluation, ClientEvaluator, as_evaluation, slow_half
+from fl_lightning.engine.evaluation import ClientEvaluation, ClientEvaluator, as_evaluation, slow_half
 from fl_lightning.engine.local_parts import EngineProbe, LocalParts
 from fl_lightning.loop import snapshot, watching
 from fl_lightning.loop.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics

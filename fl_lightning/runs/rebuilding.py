@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from lightning.pytorch import LightningModule
 
-from fl_lightning.engine.flat import FlatModel
+from fl_lightning.engine.model import FlatModel
 from fl_lightning.runs.records import CONFIG, FINAL_FILES, METRICS, MODEL, SUMMARY, num_rounds, sound_summary
 from fl_lightning.runs.storage import Checkpoint
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine.batches import ClientBatches
-from fl_lightning.engine.flat import FlatModel
+from fl_lightning.engine.model import FlatModel
 from fl_lightning.engine.stacked import StackTrainer
 from fl_lightning.solvers import SGD
 
