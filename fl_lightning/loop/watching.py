@@ -72,13 +72,8 @@ def check_callback(callback: Any) -> None:
     raise ValueError(f"{name} would never be called in a federated run: it has none of the hooks {', '.join(HOOKS)}")
 
 
-def start_anew(parts: Iterable[Any]) -> None:
-    """Let parts and callbacks forget earlier runs, in this loop or in another."""
-    for part in parts:
-        _forget(part)
-
-
-def _forget(part: Any) -> None:
+def start_anew(part: Any) -> None:
+    """Let a part or a callback forget earlier runs, in this loop or in another."""
     if isinstance(part, EarlyStopping | ModelCheckpoint):
         fresh = vars(part).setdefault(_FRESH, {name: copy.copy(value) for name, value in vars(part).items()})
         vars(part).update({name: copy.copy(value) for name, value in fresh.items()})
@@ -88,10 +83,8 @@ def _forget(part: Any) -> None:
 
 def watchers(callbacks: Iterable[Any], run: Rounds) -> list[Any]:
     """Return everybody who watches a run, ready to be called: its callbacks, then Fabric's loggers."""
-    found = []
-    for callback in callbacks:
-        works_in_rounds = isinstance(callback, EarlyStopping | ModelCheckpoint)
-        found.append(InRounds(callback, run) if works_in_rounds else callback)
+    kinds = EarlyStopping | ModelCheckpoint
+    found = [InRounds(callback, run) if isinstance(callback, kinds) else callback for callback in callbacks]
     return [*found, Loggers()] if run.fabric.loggers else found
 
 
