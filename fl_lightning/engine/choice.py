@@ -1,7 +1,7 @@
 """Which way of training fits a module: a rule, so that equal settings give equal results."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,20 +36,13 @@ class Choice:
     warning: str = ""  # what is not exact, and why
 
 
-def choose(
-    mode: str,
-    trainer: ClientTrainer,
-    hooks: Sequence[str],
-    make_stack: Callable[[FlatModel], StackTrainer],
-    num_draws: int | None = None,
-) -> Choice:
+def choose(mode: str, trainer: ClientTrainer, hooks: Sequence[str], num_draws: int | None = None) -> Choice:
     """Return how to train, after trying a few steps on a copy of the module.
 
     Args:
         mode: What the user asked for.
         trainer: Trains one client of this federation.
         hooks: Of module and data while a client trains: they may do anything, also remember what they saw.
-        make_stack: Makes the trainer of stacks for a copy of the model.
         num_draws: How many clients a round draws, where that is known.
     """
     original = trainer.model.module
@@ -68,23 +61,17 @@ def choose(
         why_alone = _why_one_by_one(found)
         if why_alone or mode in ("reference", "sequential"):
             return _one_by_one(mode, why_alone, warning)
-        return _side_by_side(mode, copied, make_stack, found, num_draws)
+        return _side_by_side(mode, copied, found, num_draws)
 
 
-def _side_by_side(
-    mode: str,
-    trainer: ClientTrainer,
-    make_stack: Callable[[FlatModel], StackTrainer],
-    found: Inspection,
-    num_draws: int | None,
-) -> Choice:
+def _side_by_side(mode: str, trainer: ClientTrainer, found: Inspection, num_draws: int | None) -> Choice:
     """Return how to train clients that have nothing to do with each other."""
     if mode == "threads":
         return Choice(mode, "asked for", random=False)
     obstacle = None
     many = num_draws is None or num_draws >= _STACK_FROM
     if mode == "stacked" or (found.operations < _STACK_BELOW and many):
-        obstacle = _obstacle_to_stacking(trainer, make_stack, found)
+        obstacle = _obstacle_to_stacking(trainer, found)
         if obstacle is None:
             return Choice("stacked", f"{found.operations:.2g} operations a step", random=False)
         if mode == "stacked":
@@ -165,9 +152,7 @@ def layout_is_harmless(trainer: ClientTrainer) -> bool:
     return bool(torch.linalg.vector_norm(found[0] - found[1]) <= 1e-3 * torch.linalg.vector_norm(found[0]))
 
 
-def _obstacle_to_stacking(
-    trainer: ClientTrainer, make_stack: Callable[[FlatModel], StackTrainer], found: Inspection
-) -> str | None:
+def _obstacle_to_stacking(trainer: ClientTrainer, found: Inspection) -> str | None:
     """Return why clients cannot be stacked, or nothing: the stack must give the gradients of single clients."""
     if not trainer.solver.stackable:
         return f"{type(trainer.solver).__name__} steps one client at a time"
@@ -180,7 +165,7 @@ def _obstacle_to_stacking(
     try:
         clients = clients[trainer.batches.alike(clients)[0]]
         examples = trainer.batches.examples(clients)
-        stack = make_stack(trainer.model)
+        stack = StackTrainer(trainer)
         rows = stack.batches.rows(clients, 1, 1)[0]
         weights = trainer.model.weights.repeat(len(clients), 1)
         together = torch.empty_like(weights)

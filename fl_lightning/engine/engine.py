@@ -34,7 +34,7 @@ from fl_lightning.engine.machine import (
     tuned,
 )
 from fl_lightning.engine.model import FlatModel
-from fl_lightning.engine.stacked import Stacked, StackTrainer
+from fl_lightning.engine.stacked import Stacked
 from fl_lightning.engine.ways import AmongProcesses, OneByOne, SideBySide, num_side_by_side
 from fl_lightning.parts.protocols import PLAIN, Batch, Federation, Handout, LocalWork, Trains
 from fl_lightning.seeding import Purpose, client_seed
@@ -123,7 +123,7 @@ class Engine:
         with self._precision.of_round():
             if self.cpu_tuning and not self.hooks and layout_is_harmless(trainer):
                 self.batches.layout = channels_last
-            self.choice = choose(self.mode, trainer, self.hooks, self._stack_trainer, num_draws)
+            self.choice = choose(self.mode, trainer, self.hooks, num_draws)
         if self.choice.warning and fabric.global_rank == 0:
             _LOG.warning(self.choice.warning)
         self._round = 0
@@ -149,9 +149,6 @@ class Engine:
         kind = HookedTrainer if self.hooks else ClientTrainer
         return kind(model, self.solver, self.batches, self._precision.of_step, seeded)
 
-    def _stack_trainer(self, model: FlatModel) -> StackTrainer:
-        return StackTrainer(model, self.solver, self.batches, self._precision.of_step)
-
     def _way(self) -> Trains:
         """Make the way of training that was chosen; each thread has a model of its own, the first is evaluated."""
         side_by_side = self.choice.mode in ("threads", "stacked") and self.model.weights.device.type == "cpu"
@@ -162,7 +159,7 @@ class Engine:
             attached(model.module, self.fabric.global_rank, self.fabric.world_size)
         trainers = [self._trainer(model, self.choice.random) for model in models]
         if self.choice.mode == "stacked":
-            return Stacked(trainers, self.cpu_tuning, threads, [self._stack_trainer(model) for model in models])
+            return Stacked(trainers, self.cpu_tuning, threads)
         if side_by_side:
             return SideBySide(trainers, self.cpu_tuning, threads)
         return OneByOne(trainers, self.cpu_tuning)
