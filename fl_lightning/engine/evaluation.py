@@ -18,6 +18,7 @@ from fl_lightning.parts.protocols import Batch, EvaluatesClients, Federation
 from fl_lightning.types import BoolVector, IntVector, ModelState, Vector
 
 _REDUCTIONS: dict[str, Callable[[list[float]], float]] = {"sum": sum, "min": min, "max": max}
+_RETURNED = "loss that a step returned"
 _WORST = 0.1  # share of the clients that the worst ones are
 
 
@@ -29,7 +30,6 @@ class LogCollector:
         self._sums: dict[str, tuple[float, int]] = {}
         self._metrics: dict[str, Metric] = {}
         self._values: dict[str, tuple[str, list[float]]] = {}  # what is not to be averaged
-        self._returned: tuple[float, int] = (0.0, 0)
 
     def log(
         self,
@@ -72,8 +72,7 @@ class LogCollector:
     def take_returned(self, output: object) -> None:
         """Keep a loss that a step returns, which is the test loss where the module logs none."""
         if isinstance(output, torch.Tensor) and output.numel() == 1:
-            total, count = self._returned
-            self._returned = (total + float(output) * self.batch_size, count + self.batch_size)
+            self.log(_RETURNED, output)
 
     def compute(self) -> dict[str, float]:
         """Return the mean of each value and the result of each metric, and reset the metrics."""
@@ -82,8 +81,8 @@ class LogCollector:
         for name, metric in self._metrics.items():
             results[name] = float(metric.compute())
             metric.reset()
-        total, count = self._returned
-        return results if "test_loss" in results or not count else results | {"test_loss": total / count}
+        returned = results.pop(_RETURNED, None)
+        return results if "test_loss" in results or returned is None else results | {"test_loss": returned}
 
 
 @contextmanager
@@ -206,22 +205,12 @@ def as_evaluation(settings: ClientEvaluation | int) -> ClientEvaluation | None:
 
 
 class ClientEvaluator:
-    """Holds the clients' evaluation data and evaluates on it.
-
-    Args:
-        settings: What was asked for.
-        federation: The clients' data.
-        seed: Decides what is held out.
-    """
+    """Holds the clients' evaluation data and evaluates on it."""
 
     def __init__(self, settings: ClientEvaluation, federation: Federation, seed: int) -> None:
         self.settings = settings
-        self._data = HeldOut(federation, settings.held_out, seed)
+        self.data = HeldOut(federation, settings.held_out, seed)
         self._answered: BoolVector = np.empty(0, dtype=bool)  # whose evaluation is known
-
-    def training(self) -> Federation:
-        """Return the federation to train on."""
-        return self._data.training()
 
     def due(self, index: int, last: bool) -> bool:
         """Whether clients are evaluated after a round."""
@@ -232,22 +221,18 @@ class ClientEvaluator:
     ) -> dict[str, Vector]:
         """Return each metric of all clients, (M,), and how many held-out examples it is measured on.
 
-        Args:
-            engine: Evaluates.
-            state: The global model.
-            index: Of the round.
-            personalised: Returns the model of a client, where clients keep parameters of their own.
+        ``personalised`` returns the model of a client, where clients keep parameters of their own.
         """
         most = self.settings.max_examples
-        num_clients = len(self._data.num_held_out)
+        num_clients = len(self.data.num_held_out)
         rows = engine.evaluate_clients(state, index, most)  # where clients have their data to themselves
         if rows is None:
             states = (state if personalised is None else personalised(client) for client in range(num_clients))
-            rows = [engine.evaluate_batch(each, self._data.own_batch(m, most)) for m, each in enumerate(states)]
+            rows = [engine.evaluate_batch(each, self.data.own_batch(m, most)) for m, each in enumerate(states)]
         self._answered = np.array([bool(row) for row in rows])
         names = dict.fromkeys(name for row in rows for name in row)
         found = {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
-        return found | {"held_out": self._data.num_held_out.astype(np.float64)}
+        return found | {"held_out": self.data.num_held_out.astype(np.float64)}
 
     def columns(self, found: dict[str, Vector], monitor: str, maximised: bool, slow: IntVector) -> dict[str, float]:
         """Return how the headline metric is spread over the clients; those that did not answer are left out."""

@@ -69,10 +69,8 @@ def uncalled_hooks(
 ) -> list[str]:
     """Return the hooks that a module overrides though nobody calls them.
 
-    Args:
-        module: The module.
-        datamodule: Whose hooks of the same name take precedence, as in a Trainer.
-        module_optimizer: Whether the module's own optimizer and scheduler run.
+    Hooks of the same name of a data module take precedence, as in a Trainer. ``module_optimizer``: whether the module's
+    own optimizer and scheduler run.
     """
     called = {*TRANSFER, *TRAINING, *RUN}
     called.update(f"on_{stage_of(module)}_{moment}" for moment in _EVALUATION)
@@ -116,14 +114,8 @@ def _owned(name: str, module: LightningModule, datamodule: LightningDataModule |
 class StandInTrainer:
     """Knows where the run stands; anything else of a Trainer raises an error that says so.
 
-    Args:
-        module: The module whose ``self.trainer`` this is.
-        global_rank: Number of this process.
-        world_size: Number of processes.
-
-    Attributes:
-        current_epoch: The round, counted from 0 as Lightning counts epochs.
-        global_step: Steps that the client at hand has done in this round.
+    ``current_epoch`` is the round, counted from 0 as Lightning counts epochs; ``global_step`` the steps that the client
+    at hand has done in this round.
     """
 
     logger = progress_bar_callback = None

@@ -46,11 +46,7 @@ def when(round_index: int) -> str:
 
 @contextmanager
 def naming_client(module: LightningModule, client: int, round_index: int) -> Iterator[None]:
-    """Name module, client and round in whatever goes wrong while a client trains.
-
-    Raises:
-        ClientError: From the error that the module raised.
-    """
+    """Name module, client and round in whatever goes wrong while a client trains: it becomes a ClientError."""
     try:
         yield
     except ClientError:
@@ -67,9 +63,8 @@ def describe(error: Exception, what: str) -> str:
         return message
     if len(message) > 300:
         message = f"{message[:200]} ... {message[-100:]}"
-    place = _place(error)
     advice = next((text for sign, text in _ADVICE if re.search(sign, message)), "correct it there")
-    return f"{what} failed{place} with {type(error).__name__}: {message}; {advice}"
+    return f"{what} failed{_place(error)} with {type(error).__name__}: {message}; {advice}"
 
 
 class StepError(ValueError):
@@ -136,7 +131,7 @@ def _described(output: object) -> str:
         return f"a dict with the keys {sorted(map(str, output))}"
     if isinstance(output, torch.Tensor):
         return f"a tensor of shape {tuple(output.shape)}: take its mean"
-    return "None" if output is None else f"{type(output).__name__}"
+    return "None" if output is None else type(output).__name__
 
 
 class FlatModel:

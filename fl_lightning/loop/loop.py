@@ -144,7 +144,7 @@ class FederatedLoop:
         check_part("federation", federation, Federation)
         if self.evaluate_clients is not None:
             self._clients = ClientEvaluator(self.evaluate_clients, federation, self.seed)
-            federation = self._clients.training()
+            federation = self._clients.data.training()
         self._setup(module, federation)
         if resume_from is not None:
             self.load_state_dict(resume_from)
@@ -197,12 +197,15 @@ class FederatedLoop:
         costs = self.system.clock.charged(plan, received.delivered, self.algorithm.aggregator, asks, asked)
         self.spent.add(costs)
         metrics, class_accuracy = self._evaluate(plan)
-        of_clients = {} if self._clients is None else self._evaluate_clients(plan.index)
+        of_clients: dict[str, Vector] = {}
+        columns: dict[str, float] = {}
+        if self._clients is not None and self._clients.due(plan.index, self._is_last(plan.index)):
+            of_clients, columns = self._evaluate_clients(self._clients, plan.index)
         result = RoundResult(
             plan=plan,
             delivered=received.delivered,
             updates=received.updates,
-            metrics=metrics | self._columns(of_clients) if of_clients else metrics,
+            metrics=metrics | columns,
             training_seconds=seconds,
             class_accuracy=class_accuracy,
             faults=received.faults,
@@ -369,9 +372,8 @@ class FederatedLoop:
             return self.planner.plan(index), None
         conditions = self.planner.conditions(index)
         before = self.planner.unasked(index, conditions)
-        probe = EngineProbe(self.engine, self.state, before, self._handout(before))
-        seen = probe if self.local_parts is None else self.local_parts.probe(probe, self.state)
-        return self.planner.plan(index, conditions, SoundProbe(seen)), probe
+        probe = EngineProbe(self.engine, self.state, before, self._handout(before), self.local_parts)
+        return self.planner.plan(index, conditions, SoundProbe(probe)), probe
 
     def _handout(self, plan: RoundPlan) -> Handout:
         handout = self.algorithm.aggregator.handout(plan)
@@ -422,16 +424,9 @@ class FederatedLoop:
             metrics |= {averaged_name(name): value for name, value in found.items()}
         return metrics, class_accuracy
 
-    def _evaluate_clients(self, index: int) -> dict[str, Vector]:
-        if self._clients is None or not self._clients.due(index, self._is_last(index)):
-            return {}
-        personalised = None if self.local_parts is None else self.personalised
-        return self._clients(self.engine, self.state, index, personalised)
-
-    def _columns(self, of_clients: dict[str, Vector]) -> dict[str, float]:
-        """Return how the headline metric is spread over the clients."""
-        if self._clients is None:
-            return {}
+    def _evaluate_clients(self, clients: ClientEvaluator, index: int) -> tuple[dict[str, Vector], dict[str, float]]:
+        """Return each metric of all clients, and how the headline metric is spread over them."""
+        found = clients(self.engine, self.state, index, None if self.local_parts is None else self.personalised)
         steps = np.mean([profiles.num_steps for profiles in self.planner.raw_profiles()], axis=0)
         slow = slow_half(self.system.clock.pace(1).seconds_per_step, steps)
-        return self._clients.columns(of_clients, self.monitor, self.mode == "max", slow)
+        return found, clients.columns(found, self.monitor, self.mode == "max", slow)
