@@ -125,7 +125,7 @@ class Planner:
 
         Where p and A depend on the rate (proximal solvers), the rate is a fixed point.
         """
-        calibration, plan, scale = self.algorithm.calibration, base, 1.0
+        calibration, plan = self.algorithm.calibration, base
         for _ in range(_MOST_ITERATIONS):
             rate, scale = calibration(base, plan, self.typical_plans)
             if abs(rate - plan.learning_rate) <= 1e-12 * rate:
@@ -167,7 +167,8 @@ class Planner:
 
         Where A does not depend on the rate it is always found at the base rate, which rounds it alike in all rounds.
         """
-        solver, rate, offered = self.algorithm.solver, self.learning_rate, conditions.offered
+        solver, offered = self.algorithm.solver, conditions.offered
+        rate = self.learning_rate
         if learning_rate is not None and solver.depends_on_learning_rate:
             rate = learning_rate
         return Profiles(

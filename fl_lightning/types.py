@@ -238,14 +238,13 @@ class Updates:
     def rows(self, rows: IntVector) -> "Updates":
         """Return the updates of some rows."""
         places = torch.from_numpy(rows)
-        return Updates(
+        return replace(
+            self,
             clients=self.clients[rows],
             deltas=self.deltas[places],
             buffers=self.buffers[places],
             num_steps=self.num_steps[rows],
             losses=self.losses[rows],
-            noise=self.noise,
-            total=self.total,
         )
 
     @property

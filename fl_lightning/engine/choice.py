@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from fl_lightning.engine.client import ClientTrainer
-from fl_lightning.engine.hooks import overrides, silent_logs
+from fl_lightning.engine.hooks import overrides, redirected_logs
 from fl_lightning.engine.inspection import Inspection, inspect_training
 from fl_lightning.engine.machine import as_it_is, channels_last, has_images, kept_streams, plain_dropout, seed_streams
 from fl_lightning.engine.model import FlatModel
@@ -54,7 +54,7 @@ def choose(mode: str, trainer: ClientTrainer, hooks: Sequence[str], num_draws: i
         reason = f"the module cannot be copied ({type(error).__name__}: {error})"
         return _one_by_one(mode, reason, _warning(original, f"something unknown, because {reason}"))
     copied = ClientTrainer(FlatModel(module), trainer.solver, trainer.batches, trainer.autocast)
-    with silent_logs(module):
+    with redirected_logs(module):
         module.train()
         found = inspect_training(copied)
         warning = _warning(original, found.module_state) + _data_warning(found.data_state)
@@ -143,7 +143,7 @@ def layout_is_harmless(trainer: ClientTrainer) -> bool:
         found = []
         for arranged in (as_it_is, channels_last):
             device = model.weights.device
-            with kept_streams(device), silent_logs(model.module), plain_dropout(model.module):
+            with kept_streams(device), redirected_logs(model.module), plain_dropout(model.module):
                 seed_streams(0, device)
                 copied.backward(arranged(batch), 0)
                 found.append(model.gradient.clone())

@@ -18,7 +18,7 @@ from fl_lightning.engine.evaluation import evaluate
 from fl_lightning.engine.hooks import (
     attached,
     end_run,
-    silent_logs,
+    redirected_logs,
     start_run,
     training_hooks,
     transfer,
@@ -132,7 +132,7 @@ class Engine:
             self.module.compile()
         way = self._way()
         self._way_of_training: Trains = way if fabric.world_size == 1 else AmongProcesses(fabric, way)
-        with silent_logs(self.module):
+        with redirected_logs(self.module):
             self.module.on_fit_start()
         return self.model.state()
 

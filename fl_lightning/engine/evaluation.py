@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning.data.held_out import HeldOut
-from fl_lightning.engine.hooks import attached, overrides, stage_of
+from fl_lightning.engine.hooks import attached, overrides, redirected_logs, stage_of
 from fl_lightning.engine.model import run_step
 from fl_lightning.parts.protocols import Batch, EvaluatesClients, Federation
 from fl_lightning.types import BoolVector, IntVector, ModelState, Vector
@@ -85,18 +85,6 @@ class LogCollector:
         return results if "test_loss" in results or returned is None else results | {"test_loss": returned}
 
 
-@contextmanager
-def collected_logs(module: LightningModule) -> Iterator[LogCollector]:
-    """Send what the module logs to a collector."""
-    collector = LogCollector()
-    module.log = collector.log  # type: ignore[method-assign]
-    module.log_dict = collector.log_dict  # type: ignore[method-assign]
-    try:
-        yield collector
-    finally:
-        del module.log, module.log_dict
-
-
 def evaluate(module: LightningModule, batches: Iterator[Batch]) -> tuple[dict[str, float], Vector]:
     """Return the module's metrics over the test batches, and its accuracy per class where it measures one.
 
@@ -109,7 +97,9 @@ def evaluate(module: LightningModule, batches: Iterator[Batch]) -> tuple[dict[st
     # What TorchScript compiles under inference mode, it uses for training as well, and that fails.
     scripted = any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
     without_gradients = torch.no_grad() if scripted else torch.inference_mode()
-    with without_gradients, collected_logs(module) as collector, _evaluation_mode(module, stage):
+    collector = LogCollector()
+    logs = redirected_logs(module, collector.log, collector.log_dict)
+    with without_gradients, logs, _evaluation_mode(module, stage):
         _hook(module, stage, "start")()
         _hook(module, stage, "epoch_start")()
         _take_steps(module, stage, batches, collector)

@@ -87,7 +87,13 @@ def transfer(
     fabric: Fabric, module: LightningModule, datamodule: LightningDataModule | None = None
 ) -> Callable[[Batch], Batch]:
     """Return what moves a batch to the device: with the hooks of the data module, else of the module, else plainly."""
-    before, move, after = (_owned(name, module, datamodule) for name in TRANSFER)
+    owners: list[tuple[object, type]] = [] if datamodule is None else [(datamodule, DataHooks)]
+    owners.append((module, LightningModule))
+
+    def owned(name: str) -> Callable[..., Batch] | None:
+        return next((getattr(owner, name) for owner, base in owners if overrides(owner, name, base)), None)
+
+    before, move, after = map(owned, TRANSFER)
     if before is None and move is None and after is None:
         return fabric.to_device
 
@@ -98,17 +104,6 @@ def transfer(
         return batch if after is None else after(batch, 0)
 
     return moved
-
-
-def _owned(name: str, module: LightningModule, datamodule: LightningDataModule | None) -> Callable[..., Batch] | None:
-    if datamodule is not None and overrides(datamodule, name, DataHooks):
-        owner: object = datamodule
-    elif overrides(module, name):
-        owner = module
-    else:
-        return None
-    hook: Callable[..., Batch] = getattr(owner, name)
-    return hook
 
 
 class StandInTrainer:
@@ -166,18 +161,20 @@ def attached(module: LightningModule, global_rank: int = 0, world_size: int = 1)
     return position
 
 
+def _drop(*_: object, **__: object) -> None:
+    pass
+
+
 @contextmanager
-def silent_logs(module: LightningModule) -> Iterator[None]:
-    """Drop what the module logs: local training has no Trainer that would take it."""
-    module.log = module.log_dict = _drop  # type: ignore[method-assign]
+def redirected_logs(
+    module: LightningModule, log: Callable[..., None] = _drop, log_dict: Callable[..., None] = _drop
+) -> Iterator[None]:
+    """Drop what the module logs, for which there is no Trainer, or give it to somebody else."""
+    module.log, module.log_dict = log, log_dict  # type: ignore[method-assign]
     try:
         yield
     finally:
         del module.log, module.log_dict
-
-
-def _drop(*_: object, **__: object) -> None:
-    pass
 
 
 def start_run(module: LightningModule, fabric: Fabric, datamodule: LightningDataModule | None) -> StandInTrainer:
@@ -185,7 +182,7 @@ def start_run(module: LightningModule, fabric: Fabric, datamodule: LightningData
     position = attached(module, fabric.global_rank, fabric.world_size)
     if datamodule is not None:
         datamodule.trainer = position.as_trainer()
-    with silent_logs(module):
+    with redirected_logs(module):
         module.setup(stage=TrainerFn.FITTING)
         if stage_of(module) == "test":
             module.setup(stage=TrainerFn.TESTING)
@@ -195,7 +192,7 @@ def start_run(module: LightningModule, fabric: Fabric, datamodule: LightningData
 
 def end_run(module: LightningModule, datamodule: LightningDataModule | None) -> None:
     """Let a module end its run, and take the stand-in away."""
-    with silent_logs(module):
+    with redirected_logs(module):
         module.on_fit_end()
         module.teardown(stage=TrainerFn.FITTING)
         if stage_of(module) == "test":

@@ -11,7 +11,7 @@ import torch
 from lightning.fabric import Fabric
 
 from fl_lightning.engine.client import ClientTrainer
-from fl_lightning.engine.hooks import silent_logs
+from fl_lightning.engine.hooks import redirected_logs
 from fl_lightning.engine.machine import kept_streams, tuned
 from fl_lightning.engine.model import naming_client
 from fl_lightning.parts.protocols import LocalWork, Trains
@@ -102,7 +102,7 @@ class OneByOne:
                 stack.enter_context(kept_streams(self.trainers[0].model.weights.device))
             for trainer in self.trainers:
                 module = trainer.model.module
-                stack.enter_context(silent_logs(module))
+                stack.enter_context(redirected_logs(module))
                 if self.cpu_tuning:
                     stack.enter_context(tuned(module, trainer.seeded))
                 if module.training != training:

@@ -219,7 +219,7 @@ class FederatedLoop:
     def _close(self) -> None:
         self.engine.load(self.state)
         self.call("on_federation_end" if self.finished else "on_federation_pause")
-        self.interrupted = False  # the wish was granted; a later run is not told to pause
+        self.interrupted = False  # the wish was granted, and is not one of a later run
         self.engine.close()
 
     @property
@@ -396,11 +396,11 @@ class FederatedLoop:
         return updates, time.perf_counter() - began
 
     def _aggregate(self, received: Received) -> ModelState:
-        plan, updates, delivered = received.plan, received.updates, received.delivered
-        weights = self.algorithm.aggregator(self.state.weights, updates, delivered, plan)
+        plan, updates = received.plan, received.updates
+        weights = self.algorithm.aggregator(self.state.weights, updates, received.delivered, plan)
         if self.local_parts is not None:
             weights = self.local_parts.restored(weights, self.state.weights)
-        state = ModelState(weights, mixed_buffers(self.state.buffers, updates, delivered, plan))
+        state = ModelState(weights, mixed_buffers(self.state.buffers, updates, received.delivered, plan))
         self.algorithm.faults.check_aggregate(plan.index, updates, state)
         return state
 

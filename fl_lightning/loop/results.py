@@ -75,12 +75,7 @@ class RunResult:
 
 
 class RunRecord(Remembers):
-    """Keeps the rows of a run and its best model.
-
-    Args:
-        monitor: The headline metric.
-        mode: Whether more of it is better (``max``) or less (``min``).
-    """
+    """Keeps the rows of a run and its best model, by the headline metric that is monitored."""
 
     memory = ("best_round", "best_weights", "best_buffers")
 
@@ -98,11 +93,7 @@ class RunRecord(Remembers):
         self._began = time.perf_counter()
 
     def add(self, row: dict[str, float], state: ModelState, evaluated: bool) -> None:
-        """Take in a round.
-
-        Raises:
-            ValueError: If the round was evaluated and lacks the metric that was asked for.
-        """
+        """Take in a round, which lacks the monitored metric only if it was not evaluated."""
         if evaluated and self.monitor not in row:
             self._refuse_monitor(row)
         self.history.append(row)
@@ -259,8 +250,7 @@ def _counters(module: nn.Module) -> dict[str, torch.Tensor]:
 def module_state(module: LightningModule, round_index: int) -> dict[str, Any] | None:
     """Return what ``on_save_checkpoint`` adds to a checkpoint, or nothing if the module has no such hook.
 
-    Raises:
-        ValueError: If it adds something that could not be read back without running code.
+    What could not be read back without running code is refused.
     """
     if type(module).on_save_checkpoint is LightningModule.on_save_checkpoint:
         return None
