@@ -76,7 +76,7 @@ def measure(workload: Any, clock: Any, clients: int, rounds: int = 2) -> dict[st
 
 def overheads(workload: Any) -> list[dict[str, Any]]:
     """Return name, seconds and share of a round of each part."""
-    from fl_lightning.engine.client_evaluation import ClientEvaluation
+    from fl_lightning.engine.evaluation import ClientEvaluation
     from fl_lightning.system import Between, Clock
 
     usual = measure(workload, None, 0)

@@ -65,7 +65,8 @@ class MnistCNN(nn.Sequential):
     """
 
     def __init__(self, literal: bool = False, num_classes: int = 10) -> None:
-        first, second, dropout = _convolution(1, 10), _convolution(10, 20), nn.Dropout(_DROPOUT)
+        first, second = _convolution(1, 10), _convolution(10, 20)
+        dropout = nn.Dropout(_DROPOUT)
         if literal:
             layers = [first, second, dropout, nn.Flatten(), nn.Linear(20 * 28 * 28, 50), nn.Linear(50, num_classes)]
         else:

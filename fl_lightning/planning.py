@@ -10,7 +10,7 @@ from fl_lightning import theory
 from fl_lightning.algorithms import Algorithm, System, TargetWeights
 from fl_lightning.asynchronous import AsynchronousSelection
 from fl_lightning.parts.protocols import Probe
-from fl_lightning.parts.traits import ScheduleTraits, traits_of_schedule
+from fl_lightning.parts.traits import SamplerTraits, ScheduleTraits, traits_of_schedule
 from fl_lightning.seeding import Purpose, forecast_round, generator
 from fl_lightning.system.traces import KINDS, read_numbers
 from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -37,31 +37,35 @@ class Planner:
 
     def start(self) -> None:
         """Let the sampling look at typical rounds; call it once, before the first round."""
-        sampling = self.algorithm.sampling
-        if self._schedule.learns and sampling.traits.needs_forecast:
+        if self._schedule.learns and self.sampling_traits.needs_forecast:
             raise ValueError(
                 "the sampler takes long-run means of q and work from a look at typical rounds before the first one, "
                 f"but {type(self.system.schedule).__name__} learns them only later: use "
                 "knowledge='instant', which follows what was learned"
             )
-        sampling.start(self.typical_profiles)
+        self.algorithm.sampling.start(self.typical_profiles)
 
     @property
     def _schedule(self) -> ScheduleTraits:
         return traits_of_schedule(self.system.schedule)
 
+    @cached_property
+    def sampling_traits(self) -> SamplerTraits:
+        """What others must know of the sampling."""
+        return self.algorithm.sampling.traits
+
     def conditions(self, index: int, with_clock: bool = True) -> Conditions:
         """Return T and q of all clients in a round, and who can be drawn."""
-        conditions = self._limited(self._offered(index))
-        clock = self.system.clock
+        conditions = self.system.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
+        limit, clock = self.step_limit, self.system.clock
+        if limit is not None:
+            steps = conditions.num_steps
+            conditions = replace(conditions, num_steps=np.minimum(steps, limit), offered=steps)
         if not with_clock:
             return conditions
-        if self.algorithm.sampling.traits.asynchronous and clock.is_set_up:
+        if self.sampling_traits.asynchronous and clock.is_set_up:
             conditions = replace(conditions, seconds=clock.times(index, conditions.num_steps)[1])
         return clock.seen(conditions, index) if clock.changes_conditions else conditions
-
-    def _offered(self, index: int) -> Conditions:
-        return self.system.schedule.configure_conditions(index, self.steps_per_epoch, self.seed)
 
     @cached_property
     def step_limit(self) -> int | None:
@@ -79,16 +83,10 @@ class Planner:
                 f"max_local_steps='auto' needs to know T before the first round, which {type(schedule).__name__} "
                 "learns only later: give a number of local steps"
             )
-        offers = map(self._offered, self._typical_rounds(self._schedule.period))
-        rounds = [theory.harmonic_mean_steps(self.weights, each.num_steps) for each in offers]
-        return max(1, round(len(rounds) / sum(1 / each for each in rounds)))
-
-    def _limited(self, conditions: Conditions) -> Conditions:
-        """Return the conditions with the steps that the server asks for."""
-        limit = self.step_limit
-        if limit is None:
-            return conditions
-        return replace(conditions, num_steps=np.minimum(conditions.num_steps, limit), offered=conditions.num_steps)
+        rounds = self._typical_rounds(self._schedule.period)
+        offers = [schedule.configure_conditions(each, self.steps_per_epoch, self.seed) for each in rounds]
+        means = [theory.harmonic_mean_steps(self.weights, each.num_steps) for each in offers]
+        return max(1, round(len(means) / sum(1 / each for each in means)))
 
     def plan(self, index: int, conditions: Conditions | None = None, probe: Probe | None = None) -> RoundPlan:
         """Return the plan of a round.
@@ -98,48 +96,36 @@ class Planner:
             conditions: T and q; those of the schedule by default.
             probe: Answers a sampler's questions to the clients; needed only by samplers that ask.
         """
-        rng = self._draws(index)
-        profiles = self.profiles(self.conditions(index) if conditions is None else conditions, self.base_rate(index))
-        profiles = self._arranged(profiles, index)
-        self.algorithm.sampling.ask(profiles, probe, rng)
-        plan = self.calibrated(self.undrawn(profiles, index, self.base_rate(index)))
-        cohort = self.algorithm.sampling.configure_cohort(plan.cohort, rng)
-        return replace(self._counting(plan), cohort=cohort, probed_steps=0 if probe is None else probe.num_steps)
-
-    def _counting(self, plan: RoundPlan) -> RoundPlan:
-        """Return an undrawn plan with what its step length leaves out, such as sums that fail."""
-        sampling = self.algorithm.sampling
+        sampling, rng = self.algorithm.sampling, self._draws(index)
+        rate = self.base_rate(index)
+        profiles = self.profiles(self.conditions(index) if conditions is None else conditions, rate)
+        if isinstance(sampling, AsynchronousSelection):  # the work of the jobs that end in this round
+            num_steps = sampling.arrange(profiles, index, self.seed)
+            profiles = self.profiles(replace(profiles.conditions, num_steps=num_steps), rate)
+        sampling.ask(profiles, probe, rng)
+        plan = self.calibrated(self.undrawn(profiles, index, rate))
+        cohort, expected = sampling.configure_cohort(plan.cohort, rng), plan.expected
+        # What the step length leaves out, such as sums that fail.
         chances = self.algorithm.aggregator.objective_factors(
             plan, lambda rng: sampling.configure_cohort(plan.cohort, rng).counts
         )
-        if chances is None:
-            return plan
-        measured = plan.expected.measured
-        factors = chances if measured is None else chances * measured
-        return replace(plan, expected=replace(plan.expected, measured=factors))
-
-    def _arranged(self, profiles: Profiles, index: int) -> Profiles:
-        """Return the profiles with the work of the jobs that end in this round, where clients do not wait."""
-        sampling = self.algorithm.sampling
-        if not isinstance(sampling, AsynchronousSelection):
-            return profiles
-        num_steps = sampling.arrange(profiles, index, self.seed)
-        return self.profiles(replace(profiles.conditions, num_steps=num_steps), self.base_rate(index))
+        if chances is not None:
+            expected = replace(expected, measured=chances if expected.measured is None else chances * expected.measured)
+        return replace(plan, expected=expected, cohort=cohort, probed_steps=0 if probe is None else probe.num_steps)
 
     def unasked(self, index: int, conditions: Conditions) -> RoundPlan:
         """Return a plan in which nobody is drawn yet, for the questions that a sampler asks before the draw."""
-        profiles = self.profiles(conditions, self.base_rate(index))
-        zeros = np.zeros(profiles.num_clients)
+        rate, zeros = self.base_rate(index), np.zeros(len(self.weights))
         nobody = Cohort(probabilities=zeros, coefficients=zeros, counts=zeros.astype(np.int64), num_draws=1)
-        expected = Expectation(profiles, zeros, zeros)
-        return RoundPlan(index=index, expected=expected, cohort=nobody, learning_rate=self.base_rate(index))
+        expected = Expectation(self.profiles(conditions, rate), zeros, zeros)
+        return RoundPlan(index=index, expected=expected, cohort=nobody, learning_rate=rate)
 
     def calibrated(self, base: RoundPlan) -> RoundPlan:
         """Return an undrawn plan, made at the base learning rate, at its calibrated one.
 
         Where p and A depend on the rate (proximal solvers), the rate is a fixed point.
         """
-        calibration, plan, scale = self.algorithm.calibration, base, 1.0
+        calibration, plan = self.algorithm.calibration, base
         for _ in range(_MOST_ITERATIONS):
             rate, scale = calibration(base, plan, self.typical_plans)
             if abs(rate - plan.learning_rate) <= 1e-12 * rate:
@@ -156,15 +142,15 @@ class Planner:
 
         It can where the sampler asks and learns nothing: then the draw is a function of seed and round alone.
         """
-        sampling = self.algorithm.sampling
-        if self._schedule.learns or sampling.traits.asynchronous or not sampling.traits.is_fixed:
+        sampling, traits = self.algorithm.sampling, self.sampling_traits
+        if self._schedule.learns or traits.asynchronous or not traits.is_fixed:
             return np.empty(0, dtype=np.int64)
         expected = sampling.expected_cohort(self.profiles(self.conditions(index), self.base_rate(index)))
         return sampling.configure_cohort(expected, self._draws(index)).clients
 
     def _draws(self, index: int) -> np.random.Generator:
         """Return the stream of a round's draws; in a private run it is secret, for privacy is amplified by that."""
-        noise = self.algorithm.uploads.noise
+        noise = self.algorithm.uploads.noise if self.algorithm.uploads.steps else None
         secret = None if noise is None else noise.draw_seed
         return generator(self.seed if secret is None else secret, Purpose.SAMPLING, index)
 
@@ -181,7 +167,8 @@ class Planner:
 
         Where A does not depend on the rate it is always found at the base rate, which rounds it alike in all rounds.
         """
-        solver, rate, offered = self.algorithm.solver, self.learning_rate, conditions.offered
+        solver, offered = self.algorithm.solver, conditions.offered
+        rate = self.learning_rate
         if learning_rate is not None and solver.depends_on_learning_rate:
             rate = learning_rate
         return Profiles(
@@ -212,38 +199,31 @@ class Planner:
 
     def undrawn(self, profiles: Profiles, index: int = 0, learning_rate: float | None = None) -> RoundPlan:
         """Return the plan of a round before calibration and draw."""
-        algorithm, clock = self.algorithm, self.system.clock
+        algorithm, uploads = self.algorithm, self.algorithm.uploads
         cohort = algorithm.sampling.expected_cohort(profiles)
-        factors = algorithm.uploads.factors(profiles) if algorithm.uploads else None
-        first = clock.first_factors(profiles, cohort, index)
-        if first is not None:
-            factors = first if factors is None else factors * first
+        factors = uploads.factors(profiles) if uploads.steps else None
+        if self.system.clock.take_first is not None:
+            first = self.system.clock.first_factors(profiles, cohort, index)
+            factors = first if factors is None or first is None else factors * first
         expected = Expectation(
             profiles,
             cohort.probabilities,
             self._coefficients(profiles, cohort),
             factors,
-            algorithm.uploads.measured_factors() if algorithm.uploads else None,
+            uploads.measured_factors() if uploads.steps else None,
         )
-        usual = self._usual(profiles, cohort)
+        # On average over who can be drawn, where a round is no more than a part of it: absence shortens the step, or
+        # memory or control variates stand for those who are away.
+        usual = cohort.average
+        if usual is None and profiles.available is not None and algorithm.aggregator.traits.counts_absent:
+            everybody = replace(profiles, conditions=replace(profiles.conditions, available=None))
+            usual = algorithm.sampling.expected_cohort(everybody)
         if usual is not None:
             coefficients = algorithm.aggregator.coefficients(profiles, usual)
             average = replace(expected, probabilities=usual.probabilities, coefficients=coefficients)
             expected = replace(expected, average=average)
         rate = self.learning_rate if learning_rate is None else learning_rate
         return RoundPlan(index=index, expected=expected, cohort=cohort, learning_rate=rate)
-
-    def _usual(self, profiles: Profiles, cohort: Cohort) -> Cohort | None:
-        """Return the cohort on average over who can be drawn, where a round is no more than a part of it; or None.
-
-        It is also where memory or control variates stand for those who are away.
-        """
-        if profiles.available is None or cohort.average is not None:
-            return cohort.average
-        if not self.algorithm.aggregator.traits.counts_absent:
-            return None
-        everybody = replace(profiles, conditions=replace(profiles.conditions, available=None))
-        return self.algorithm.sampling.expected_cohort(everybody)
 
     def at_rate(self, plan: RoundPlan, learning_rate: float) -> RoundPlan:
         """Return an undrawn plan at another rate; p, c and A are worked out again only where they depend on it."""
@@ -254,8 +234,8 @@ class Planner:
 
     def typical_profiles(self, with_clock: bool = True) -> Iterator[Profiles]:
         """Yield the profiles of rounds that will not be played: one period of a schedule that repeats itself."""
-        clock, asynchronous = self.system.clock, self.algorithm.sampling.traits.asynchronous
-        varies = with_clock and (clock.varies or (asynchronous and clock.changes_pace))
+        clock = self.system.clock
+        varies = with_clock and (clock.varies or (self.sampling_traits.asynchronous and clock.changes_pace))
         for index in self._typical_rounds(None if varies else self._schedule.period):
             yield self.profiles(self.conditions(index, with_clock))
 

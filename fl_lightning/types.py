@@ -44,22 +44,22 @@ class Profiles:
     accumulation: Vector  # A, the sum of the weights with which local gradients enter the update, (M,)
     offered_accumulation: Vector | None = None  # A of the steps that clients offer; None: accumulation, (M,)
 
-    @property
+    @cached_property
     def num_steps(self) -> IntVector:
         """T, (M,)."""
         return self.conditions.num_steps
 
-    @property
+    @cached_property
     def failure_rates(self) -> Vector:
         """q, (M,)."""
         return self.conditions.failure_rates
 
-    @property
+    @cached_property
     def available(self) -> BoolVector | None:
         """Who can be drawn; None: everybody, (M,)."""
         return self.conditions.available
 
-    @property
+    @cached_property
     def num_clients(self) -> int:
         """M."""
         return len(self.weights)
@@ -168,7 +168,7 @@ class RoundPlan:
     server_scale: float = 1.0  # factor on the aggregate; carries the calibration when it acts on the server
     probed_steps: int = 0  # local steps spent by clients that were asked before the draw (norms, losses)
 
-    @property
+    @cached_property
     def profiles(self) -> Profiles:
         """What the server knows about the clients."""
         return self.expected.profiles
@@ -238,20 +238,19 @@ class Updates:
     def rows(self, rows: IntVector) -> "Updates":
         """Return the updates of some rows."""
         places = torch.from_numpy(rows)
-        return Updates(
+        return replace(
+            self,
             clients=self.clients[rows],
             deltas=self.deltas[places],
             buffers=self.buffers[places],
             num_steps=self.num_steps[rows],
             losses=self.losses[rows],
-            noise=self.noise,
-            total=self.total,
         )
 
     @property
     def mean_loss(self) -> float:
         """Mean training loss over the clients; NaN when nobody trained."""
-        return float(self.losses.mean()) if len(self) else float("nan")
+        return float(self.losses.mean()) if len(self.clients) else float("nan")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine.hooks import overrides
 from fl_lightning.engine.machine import as_it_is
-from fl_lightning.engine.step import ClientError, describe, when
+from fl_lightning.engine.model import ClientError, describe, when
 from fl_lightning.parts.protocols import Batch, Federation
 from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector
@@ -35,9 +35,7 @@ def batch_indices(seed: int, round_index: int, client: int, size: int, batch_siz
     """Return the examples of each local step of a client in a round, (T, B) with B = min(batch size, n).
 
     The data is shuffled anew for each round and each pass; an incomplete last batch is left out. A client with no more
-    than a batch of data takes all of it in every step. The order depends on (seed, round, client) alone, so each
-    algorithm under a seed trains a client on the same batches, and a resumed run needs to know nothing about earlier
-    rounds.
+    than a batch of data takes all of it in every step. The order depends on (seed, round, client) alone.
 
     >>> batch_indices(seed=0, round_index=1, client=3, size=4, batch_size=8, num_steps=2).tolist()
     [[0, 1, 2, 3], [0, 1, 2, 3]]
@@ -119,13 +117,6 @@ class ClientBatches:
         seed: Of the order of the examples.
         to_device: Moves a batch to where the model is.
         hooked: Whether something else happens to a batch on the way, so that each is moved on its own.
-
-    Attributes:
-        sizes: Number of examples of each client.
-        lengths: Examples in a batch of each client.
-        layout: Arranges a batch in memory.
-        stackable: Whether the data of several clients can be gathered at once: it is one set of tensors, or there are
-            the tensors of each client.
     """
 
     def __init__(
@@ -140,7 +131,7 @@ class ClientBatches:
         self.batch_size = batch_size
         self.seed = seed
         self.sizes: IntVector = np.asarray(federation.sizes)
-        self.lengths: IntVector = np.minimum(self.sizes, batch_size)
+        self.lengths: IntVector = np.minimum(self.sizes, batch_size)  # of a batch of each client
         self._to_device = to_device
         self.layout: Callable[[Batch], Batch] = as_it_is
         self._most_together = 0  # examples that are gathered at once, where nothing happens to single batches
@@ -150,6 +141,7 @@ class ClientBatches:
         self._one_set: _OneSet | None = None
         if all(hasattr(federation, name) for name in ("train", "order", "offsets")):
             self._one_set = cast(_OneSet, federation)
+        # Whether the data of several clients can be gathered at once.
         self.stackable = hasattr(federation, "tensors") or (
             self._one_set is not None
             and all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(self._one_set.train))
@@ -167,11 +159,7 @@ class ClientBatches:
                 yield batch if len(some) == 1 else _examples(batch, begin, begin + length)
 
     def fetch(self, client: int, round_index: int, indices: IntVector) -> Batch:
-        """Return some examples of a client.
-
-        Raises:
-            ClientError: If the data fails, whatever it raises.
-        """
+        """Return some examples of a client; whatever the data raises becomes a ClientError."""
         try:
             return self.federation.batch(client, indices)
         except Exception as error:
@@ -226,12 +214,8 @@ class ClientBatches:
     def stacked_steps(self, examples: Batch, rows: torch.Tensor, active: Sequence[int]) -> Iterator[Batch]:
         """Yield the batch of each local step, with the clients still at work along the first dimension.
 
-        Small steps are gathered several at a time: calling the operators would cost more than copying.
-
-        Args:
-            examples: What ``rows`` points into.
-            rows: Of each step, client and place in the batch, (T, n, B).
-            active: How many clients, the first ones, are still at work in each step; never rises.
+        Small steps are gathered several at a time: calling the operators would cost more than copying. ``active`` says
+        how many clients, the first ones, are still at work in each step of ``rows`` (T, n, B).
         """
         together = max(1, _STACK_BYTES // max(1, rows[0].numel() * _example_bytes(examples)))
         for first in range(0, len(rows), together):
@@ -244,6 +228,5 @@ class ClientBatches:
         return self.layout(self._to_device(batch))
 
     def test(self, batch_size: int) -> Iterator[Batch]:
-        """Yield the test data."""
-        for batch in self.federation.test_batches(batch_size):
-            yield self.layout(self._to_device(batch))
+        """Return the test data."""
+        return map(self.placed, self.federation.test_batches(batch_size))

@@ -1,8 +1,8 @@
 """Which way of training fits a module: a rule, so that equal settings give equal results."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -11,10 +11,10 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from fl_lightning.engine.client import ClientTrainer
-from fl_lightning.engine.flat import FlatModel
-from fl_lightning.engine.hooks import overrides, silent_logs
+from fl_lightning.engine.hooks import overrides, redirected_logs
 from fl_lightning.engine.inspection import Inspection, inspect_training
 from fl_lightning.engine.machine import as_it_is, channels_last, has_images, kept_streams, plain_dropout, seed_streams
+from fl_lightning.engine.model import FlatModel
 from fl_lightning.engine.stacked import StackTrainer
 
 Mode = Literal["auto", "stacked", "threads", "sequential", "reference"]
@@ -23,6 +23,7 @@ Mode = Literal["auto", "stacked", "threads", "sequential", "reference"]
 # than computing; above the second, one step keeps all cores busy by itself.
 _STACK_BELOW, _THREADS_BELOW = 2e7, 2e9
 _STACK_FROM = 16  # clients in a round; a short stack costs more to set up than it saves
+_SO = ", so clients are trained one after another"
 
 
 @dataclass(frozen=True)
@@ -35,48 +36,42 @@ class Choice:
     warning: str = ""  # what is not exact, and why
 
 
-def choose(
-    mode: str, trainer: ClientTrainer, make_stack: Callable[[FlatModel], StackTrainer], num_draws: int | None = None
-) -> Choice:
+def choose(mode: str, trainer: ClientTrainer, hooks: Sequence[str], num_draws: int | None = None) -> Choice:
     """Return how to train, after trying a few steps on a copy of the module.
 
     Args:
         mode: What the user asked for.
         trainer: Trains one client of this federation.
-        make_stack: Makes the trainer of stacks for a copy of the model.
+        hooks: Of module and data while a client trains: they may do anything, also remember what they saw.
         num_draws: How many clients a round draws, where that is known.
     """
     original = trainer.model.module
+    if hooks:
+        return _one_by_one(mode, f"{type(original).__name__} or its data module overrides {', '.join(hooks)}{_SO}")
     try:
         module = copy.deepcopy(original)
     except Exception as error:
         reason = f"the module cannot be copied ({type(error).__name__}: {error})"
-        return replace(_one_by_one(mode, reason), warning=_warning(original, f"something unknown, because {reason}"))
+        return _one_by_one(mode, reason, _warning(original, f"something unknown, because {reason}"))
     copied = ClientTrainer(FlatModel(module), trainer.solver, trainer.batches, trainer.autocast)
-    with silent_logs(module):
+    with redirected_logs(module):
         module.train()
         found = inspect_training(copied)
         warning = _warning(original, found.module_state) + _data_warning(found.data_state)
         why_alone = _why_one_by_one(found)
         if why_alone or mode in ("reference", "sequential"):
-            return replace(_one_by_one(mode, why_alone or "asked for"), warning=warning)
-        return _side_by_side(mode, copied, make_stack, found, num_draws)
+            return _one_by_one(mode, why_alone, warning)
+        return _side_by_side(mode, copied, found, num_draws)
 
 
-def _side_by_side(
-    mode: str,
-    trainer: ClientTrainer,
-    make_stack: Callable[[FlatModel], StackTrainer],
-    found: Inspection,
-    num_draws: int | None,
-) -> Choice:
+def _side_by_side(mode: str, trainer: ClientTrainer, found: Inspection, num_draws: int | None) -> Choice:
     """Return how to train clients that have nothing to do with each other."""
     if mode == "threads":
         return Choice(mode, "asked for", random=False)
     obstacle = None
     many = num_draws is None or num_draws >= _STACK_FROM
     if mode == "stacked" or (found.operations < _STACK_BELOW and many):
-        obstacle = _obstacle_to_stacking(trainer, make_stack, found)
+        obstacle = _obstacle_to_stacking(trainer, found)
         if obstacle is None:
             return Choice("stacked", f"{found.operations:.2g} operations a step", random=False)
         if mode == "stacked":
@@ -87,12 +82,12 @@ def _side_by_side(
     return Choice("threads" if side_by_side else "sequential", reason, random=not side_by_side)
 
 
-def _one_by_one(mode: str, reason: str) -> Choice:
+def _one_by_one(mode: str, reason: str, warning: str = "") -> Choice:
     if mode in ("reference", "sequential"):
-        return Choice(mode, "asked for")
+        return Choice(mode, "asked for", warning=warning)
     if mode != "auto":
         raise _impossible(mode, reason)
-    return Choice("sequential", reason)
+    return Choice("sequential", reason, warning=warning)
 
 
 def _impossible(mode: str, reason: str) -> ValueError:
@@ -109,17 +104,16 @@ def _why_one_by_one(found: Inspection) -> str:
         (found.counts_metrics, "training_step updates a metric"),
     )
     what = next((text for applies, text in reasons if applies), "")
-    return f"{what}, so clients are trained one after another" if what else ""
+    return what and what + _SO
 
 
 def _warning(module: LightningModule, state: str) -> str:
     if not state:
         return ""
     name = type(module).__name__
-    saves = overrides(module, "on_save_checkpoint")
     what = (
         f"several processes are not exact, and resume only as far as {name}.on_save_checkpoint saves it"
-        if saves
+        if overrides(module, "on_save_checkpoint")
         else "resume and several processes are not exact; keep it in a buffer (register_buffer) if it is a tensor, or "
         "save it in on_save_checkpoint and on_load_checkpoint"
     )
@@ -130,9 +124,7 @@ def _warning(module: LightningModule, state: str) -> str:
 
 
 def _data_warning(state: str) -> str:
-    if not state:
-        return ""
-    return (
+    return state and (
         f"{state.capitalize()} gives other values for the same examples under the same seed, as from a generator of "
         "its own: repeat, resume and several processes are not exact; draw from torch, numpy.random or random, "
         "which are seeded for each client and round."
@@ -151,7 +143,7 @@ def layout_is_harmless(trainer: ClientTrainer) -> bool:
         found = []
         for arranged in (as_it_is, channels_last):
             device = model.weights.device
-            with kept_streams(device), silent_logs(model.module), plain_dropout(model.module):
+            with kept_streams(device), redirected_logs(model.module), plain_dropout(model.module):
                 seed_streams(0, device)
                 copied.backward(arranged(batch), 0)
                 found.append(model.gradient.clone())
@@ -160,9 +152,7 @@ def layout_is_harmless(trainer: ClientTrainer) -> bool:
     return bool(torch.linalg.vector_norm(found[0] - found[1]) <= 1e-3 * torch.linalg.vector_norm(found[0]))
 
 
-def _obstacle_to_stacking(
-    trainer: ClientTrainer, make_stack: Callable[[FlatModel], StackTrainer], found: Inspection
-) -> str | None:
+def _obstacle_to_stacking(trainer: ClientTrainer, found: Inspection) -> str | None:
     """Return why clients cannot be stacked, or nothing: the stack must give the gradients of single clients."""
     if not trainer.solver.stackable:
         return f"{type(trainer.solver).__name__} steps one client at a time"
@@ -175,7 +165,7 @@ def _obstacle_to_stacking(
     try:
         clients = clients[trainer.batches.alike(clients)[0]]
         examples = trainer.batches.examples(clients)
-        stack = make_stack(trainer.model)
+        stack = StackTrainer(trainer)
         rows = stack.batches.rows(clients, 1, 1)[0]
         weights = trainer.model.weights.repeat(len(clients), 1)
         together = torch.empty_like(weights)

@@ -8,14 +8,13 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from fl_lightning.engine.batches import ClientBatches
-from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.hooks import attached, overrides
 from fl_lightning.engine.machine import seed_streams
-from fl_lightning.engine.step import differentiable_loss, loss_of, run_step, training_loss
+from fl_lightning.engine.model import FlatModel, differentiable_loss, loss_of, run_step, training_loss
 from fl_lightning.parts.protocols import Batch, LocalWork
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import SGD, LocalSteps, Solver
-from fl_lightning.solvers.base import StepsAlong, StepsOfOptimizer
+from fl_lightning.solvers.solver import StepsAlong, StepsOfOptimizer
 from fl_lightning.types import ModelState
 
 Gradients = tuple[torch.Tensor | None, ...]
@@ -29,7 +28,7 @@ class ClientTrainer:
         solver: Makes the steps.
         batches: The clients' data.
         autocast: Fabric's context of the chosen precision.
-        seeded: Whether to seed torch, numpy and Python for each client, for modules and data that draw random numbers.
+        seeded: Whether torch, numpy and Python are seeded for each client, whose module or data draws random numbers.
     """
 
     def __init__(
@@ -115,15 +114,19 @@ class ClientTrainer:
     def _keep(self, gradients: Gradients) -> None:
         # Taking the gradients out and copying them moves less memory than clearing the buffer and adding to it.
         for place, gradient in zip(self.model.gradients, gradients, strict=True):
-            if gradient is None:
-                place.zero_()
-            else:
-                place.copy_(gradient)
+            _fill(place, gradient)
 
     def _differentiate(self, batch: Batch, index: int) -> tuple[torch.Tensor, Gradients]:
         with self.autocast():
             loss = differentiable_loss(self.model.module, batch, index)
         return loss.detach(), torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
+
+
+def _fill(place: torch.Tensor, gradient: torch.Tensor | None) -> None:
+    if gradient is None:
+        place.zero_()
+    else:
+        place.copy_(gradient)
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:
@@ -194,28 +197,17 @@ class HookedTrainer(ClientTrainer):
     def _gather(self) -> None:
         """Bring gradients that a hook replaced back into the gradient buffer."""
         for parameter, place in zip(self.model.parameters, self.model.gradients, strict=True):
-            if parameter.grad is place:
-                continue
-            if parameter.grad is None:
-                place.zero_()
-            else:
-                place.copy_(parameter.grad)
-            parameter.grad = place
+            if parameter.grad is not place:
+                _fill(place, parameter.grad)
+                parameter.grad = place
 
     def _optimizer(self, steps: LocalSteps, lr: float) -> Optimizer:
         """Return what hooks see as the optimizer: the real one, or one with the settings of the loop's SGD."""
         if isinstance(steps, StepsOfOptimizer):
             return steps.optimizer
-        solver = self.solver
-        if not isinstance(solver, SGD):
-            return torch.optim.SGD(self.model.parameters, lr=lr)
+        solver = self.solver if isinstance(self.solver, SGD) else SGD()
         return torch.optim.SGD(
-            self.model.parameters,
-            lr=lr,
-            momentum=solver.momentum,
-            dampening=solver.dampening,
-            weight_decay=solver.weight_decay,
-            nesterov=solver.nesterov,
+            self.model.parameters, lr, solver.momentum, solver.dampening, solver.weight_decay, solver.nesterov
         )
 
 

@@ -12,15 +12,13 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
 from fl_lightning.engine.batches import ClientBatches
-from fl_lightning.engine.choice import Choice, Mode, choose, layout_is_harmless
+from fl_lightning.engine.choice import Mode, choose, layout_is_harmless
 from fl_lightning.engine.client import ClientTrainer, HookedTrainer
 from fl_lightning.engine.evaluation import evaluate
-from fl_lightning.engine.flat import FlatModel
 from fl_lightning.engine.hooks import (
     attached,
     end_run,
-    overrides,
-    silent_logs,
+    redirected_logs,
     start_run,
     training_hooks,
     transfer,
@@ -35,11 +33,13 @@ from fl_lightning.engine.machine import (
     seed_streams,
     tuned,
 )
-from fl_lightning.engine.stacked import Stacked, StackTrainer
+from fl_lightning.engine.model import FlatModel
+from fl_lightning.engine.stacked import Stacked
 from fl_lightning.engine.ways import AmongProcesses, OneByOne, SideBySide, num_side_by_side
 from fl_lightning.parts.protocols import PLAIN, Batch, Federation, Handout, LocalWork, Trains
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import ModuleOptimizer, Solver
+from fl_lightning.solvers.running import refuse_several_optimizers
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
 _LOG = logging.getLogger("fl_lightning")
@@ -113,15 +113,17 @@ class Engine:
         self.batches = ClientBatches(
             federation, batch_size, seed, lambda batch: self._precision.batch(move(batch)), hooked=bool(self.hooks)
         )
-        self._name_uncalled_hooks()
+        uncalled = uncalled_hooks(self.module, self.datamodule, isinstance(solver, ModuleOptimizer))
+        if uncalled and fabric.is_global_zero:
+            _LOG.warning(
+                f"{type(module).__name__} overrides hooks that a federation does not call: {', '.join(uncalled)}; "
+                "docs/lightning.md says what to use instead"
+            )
+        trainer = self._trainer(self.model, seeded=True)
         with self._precision.of_round():
-            if self.cpu_tuning and not self.hooks and layout_is_harmless(self._trainer(self.model, seeded=True)):
+            if self.cpu_tuning and not self.hooks and layout_is_harmless(trainer):
                 self.batches.layout = channels_last
-            if self.hooks:
-                self.choice = self._choice_with_hooks()
-            else:
-                trainer = self._trainer(self.model, seeded=True)
-                self.choice = choose(self.mode, trainer, self._stack_trainer, num_draws)
+            self.choice = choose(self.mode, trainer, self.hooks, num_draws)
         if self.choice.warning and fabric.global_rank == 0:
             _LOG.warning(self.choice.warning)
         self._round = 0
@@ -130,42 +132,22 @@ class Engine:
             self.module.compile()
         way = self._way()
         self._way_of_training: Trains = way if fabric.world_size == 1 else AmongProcesses(fabric, way)
-        with silent_logs(self.module):
+        with redirected_logs(self.module):
             self.module.on_fit_start()
         return self.model.state()
-
-    def _choice_with_hooks(self) -> Choice:
-        """Return one client after another: a hook may do anything, also remember what it saw."""
-        reason = f"{type(self.module).__name__} or its data module overrides {', '.join(self.hooks)}"
-        if self.mode in ("stacked", "threads"):
-            raise ValueError(
-                f"engine mode {self.mode!r} is impossible here: {reason}, so clients are trained one after another; "
-                "use mode='auto' or 'sequential'"
-            )
-        return Choice("sequential" if self.mode == "auto" else self.mode, reason)
-
-    def _name_uncalled_hooks(self) -> None:
-        uncalled = uncalled_hooks(self.module, self.datamodule, isinstance(self.solver, ModuleOptimizer))
-        if uncalled and self.fabric.is_global_zero:
-            _LOG.warning(
-                f"{type(self.module).__name__} overrides hooks that a federation does not call: {', '.join(uncalled)}; "
-                "docs/lightning.md says what to use instead"
-            )
 
     def _set_threads(self) -> None:
         threads = self.threads
         if threads is None and self.fabric.world_size > 1 and self.fabric.device.type == "cpu":
             neighbours = max(1, self.fabric.world_size // max(1, int(getattr(self.fabric.strategy, "num_nodes", 1))))
-            threads = max(1, _num_cores() // neighbours)
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            threads = max(1, cores // neighbours)
         if threads is not None:
             torch.set_num_threads(threads)
 
     def _trainer(self, model: FlatModel, seeded: bool) -> ClientTrainer:
         kind = HookedTrainer if self.hooks else ClientTrainer
         return kind(model, self.solver, self.batches, self._precision.of_step, seeded)
-
-    def _stack_trainer(self, model: FlatModel) -> StackTrainer:
-        return StackTrainer(model, self.solver, self.batches, self._precision.of_step)
 
     def _way(self) -> Trains:
         """Make the way of training that was chosen; each thread has a model of its own, the first is evaluated."""
@@ -177,7 +159,7 @@ class Engine:
             attached(model.module, self.fabric.global_rank, self.fabric.world_size)
         trainers = [self._trainer(model, self.choice.random) for model in models]
         if self.choice.mode == "stacked":
-            return Stacked(trainers, self.cpu_tuning, threads, [self._stack_trainer(model) for model in models])
+            return Stacked(trainers, self.cpu_tuning, threads)
         if side_by_side:
             return SideBySide(trainers, self.cpu_tuning, threads)
         return OneByOne(trainers, self.cpu_tuning)
@@ -255,27 +237,3 @@ class Engine:
     def close(self) -> None:
         """Let the module end its run; it can be asked and evaluated further."""
         end_run(self.module, self.datamodule)
-
-
-def _num_cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
-
-
-def refuse_several_optimizers(module: LightningModule) -> None:
-    """Refuse a module that trains its parts by turns, which one solver cannot do."""
-    if not overrides(module, "configure_optimizers"):
-        return
-    try:
-        configured = module.configure_optimizers()
-    except Exception:  # it may need a Trainer; the loop does not use what it returns
-        return
-    if isinstance(configured, tuple) and len(configured) == 2 and isinstance(configured[0], list):
-        configured = configured[0]  # the form with schedulers
-    if isinstance(configured, (list, tuple)) and len(configured) > 1:
-        raise ValueError(
-            f"{type(module).__name__}.configure_optimizers returns {len(configured)} optimizers, but a federation "
-            "makes its local steps with one solver: return one optimizer, or train the parts in separate modules"
-        )

@@ -69,10 +69,8 @@ def uncalled_hooks(
 ) -> list[str]:
     """Return the hooks that a module overrides though nobody calls them.
 
-    Args:
-        module: The module.
-        datamodule: Whose hooks of the same name take precedence, as in a Trainer.
-        module_optimizer: Whether the module's own optimizer and scheduler run.
+    Hooks of the same name of a data module take precedence, as in a Trainer. ``module_optimizer``: whether the module's
+    own optimizer and scheduler run.
     """
     called = {*TRANSFER, *TRAINING, *RUN}
     called.update(f"on_{stage_of(module)}_{moment}" for moment in _EVALUATION)
@@ -89,7 +87,13 @@ def transfer(
     fabric: Fabric, module: LightningModule, datamodule: LightningDataModule | None = None
 ) -> Callable[[Batch], Batch]:
     """Return what moves a batch to the device: with the hooks of the data module, else of the module, else plainly."""
-    before, move, after = (_owned(name, module, datamodule) for name in TRANSFER)
+    owners: list[tuple[object, type]] = [] if datamodule is None else [(datamodule, DataHooks)]
+    owners.append((module, LightningModule))
+
+    def owned(name: str) -> Callable[..., Batch] | None:
+        return next((getattr(owner, name) for owner, base in owners if overrides(owner, name, base)), None)
+
+    before, move, after = map(owned, TRANSFER)
     if before is None and move is None and after is None:
         return fabric.to_device
 
@@ -102,28 +106,11 @@ def transfer(
     return moved
 
 
-def _owned(name: str, module: LightningModule, datamodule: LightningDataModule | None) -> Callable[..., Batch] | None:
-    if datamodule is not None and overrides(datamodule, name, DataHooks):
-        owner: object = datamodule
-    elif overrides(module, name):
-        owner = module
-    else:
-        return None
-    hook: Callable[..., Batch] = getattr(owner, name)
-    return hook
-
-
 class StandInTrainer:
     """Knows where the run stands; anything else of a Trainer raises an error that says so.
 
-    Args:
-        module: The module whose ``self.trainer`` this is.
-        global_rank: Number of this process.
-        world_size: Number of processes.
-
-    Attributes:
-        current_epoch: The round, counted from 0 as Lightning counts epochs.
-        global_step: Steps that the client at hand has done in this round.
+    ``current_epoch`` is the round, counted from 0 as Lightning counts epochs; ``global_step`` the steps that the client
+    at hand has done in this round.
     """
 
     logger = progress_bar_callback = None
@@ -174,18 +161,20 @@ def attached(module: LightningModule, global_rank: int = 0, world_size: int = 1)
     return position
 
 
+def _drop(*_: object, **__: object) -> None:
+    pass
+
+
 @contextmanager
-def silent_logs(module: LightningModule) -> Iterator[None]:
-    """Drop what the module logs: local training has no Trainer that would take it."""
-    module.log = module.log_dict = _drop  # type: ignore[method-assign]
+def redirected_logs(
+    module: LightningModule, log: Callable[..., None] = _drop, log_dict: Callable[..., None] = _drop
+) -> Iterator[None]:
+    """Drop what the module logs, for which there is no Trainer, or give it to somebody else."""
+    module.log, module.log_dict = log, log_dict  # type: ignore[method-assign]
     try:
         yield
     finally:
         del module.log, module.log_dict
-
-
-def _drop(*_: object, **__: object) -> None:
-    pass
 
 
 def start_run(module: LightningModule, fabric: Fabric, datamodule: LightningDataModule | None) -> StandInTrainer:
@@ -193,7 +182,7 @@ def start_run(module: LightningModule, fabric: Fabric, datamodule: LightningData
     position = attached(module, fabric.global_rank, fabric.world_size)
     if datamodule is not None:
         datamodule.trainer = position.as_trainer()
-    with silent_logs(module):
+    with redirected_logs(module):
         module.setup(stage=TrainerFn.FITTING)
         if stage_of(module) == "test":
             module.setup(stage=TrainerFn.TESTING)
@@ -203,7 +192,7 @@ def start_run(module: LightningModule, fabric: Fabric, datamodule: LightningData
 
 def end_run(module: LightningModule, datamodule: LightningDataModule | None) -> None:
     """Let a module end its run, and take the stand-in away."""
-    with silent_logs(module):
+    with redirected_logs(module):
         module.on_fit_end()
         module.teardown(stage=TrainerFn.FITTING)
         if stage_of(module) == "test":

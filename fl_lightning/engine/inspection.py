@@ -22,7 +22,7 @@ from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.evaluation import batch_length
 from fl_lightning.engine.machine import kept_streams, positions, seed_streams
-from fl_lightning.engine.step import StepError, naming_client
+from fl_lightning.engine.model import StepError, naming_client
 
 _STEPS = 3  # some state shows from the second step on
 _CLIENTS, _EXAMPLES = 8, 2  # whose data is looked at, and how much of it
@@ -52,16 +52,10 @@ class Inspection:
     counts_metrics: bool  # updates torchmetrics while training
     changes_buffers: bool
 
-    @property
-    def random(self) -> bool:
-        """Whether anybody draws random numbers."""
-        return self.module_draws or self.data_draws
-
 
 def inspect_training(trainer: ClientTrainer) -> Inspection:
     """Try a few steps, which leave their traces in the trainer's module: hand over one with a copy."""
-    model = trainer.model
-    module = model.module
+    model, module = trainer.model, trainer.model.module
     device = model.weights.device
     with kept_streams(device), naming_client(module, trainer.batches.sample_client, 0):
         data_draws, data_state = _inspect_data(trainer.batches, device)
@@ -86,9 +80,8 @@ def inspect_training(trainer: ClientTrainer) -> Inspection:
     state = ", ".join(changed[:_NAMES]) + (", ..." if len(changed) > _NAMES else "")
     if not state and not data_state and not _close(first, again):
         state = "something that no attribute shows; the same step gave another gradient under the same seed"
-    lengths = trainer.batches.lengths
     return Inspection(
-        operations=counter.get_total_flops() * int(np.median(lengths)) // sample_length,
+        operations=counter.get_total_flops() * int(np.median(trainer.batches.lengths)) // sample_length,
         module_draws=drew,
         data_draws=data_draws,
         module_state=state,

@@ -10,7 +10,7 @@ from torch import nn
 from typing_extensions import override
 
 from fl_lightning.parts.memory import Remembers, State
-from fl_lightning.parts.protocols import Engine, Handout, Probe
+from fl_lightning.parts.protocols import Engine, Handout
 from fl_lightning.server.faults import finite_rows
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
 
@@ -37,11 +37,7 @@ class LocalParts(Remembers):
         self._places = self._buffer_places = torch.empty(0, dtype=torch.int64)
 
     def setup(self, module: nn.Module, state: ModelState) -> None:
-        """Find what stays in a module, and forget all clients.
-
-        Raises:
-            ValueError: If a pattern fits nothing.
-        """
+        """Find what stays in a module, and forget all clients."""
         self.weights, self.buffers = {}, {}
         trained = [(name, each.numel()) for name, each in module.named_parameters() if each.requires_grad]
         float_buffers = [
@@ -121,13 +117,14 @@ class LocalParts(Remembers):
         buffers[:, self._buffer_places] = state.buffers[self._buffer_places]
         return Updates(
             clients=updates.clients,
-            deltas=self._without_local(updates.deltas),
+            deltas=self.without_local(updates.deltas),
             buffers=buffers,
             num_steps=updates.num_steps,
             losses=updates.losses,
         )
 
-    def _without_local(self, rows: torch.Tensor) -> torch.Tensor:
+    def without_local(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return rows with 0 in place of what stays; what is not finite shows that a client failed."""
         finite = rows.clone()
         finite[:, self._places] = torch.where(torch.isfinite(rows[:, self._places]), 0.0, rows[:, self._places])
         return finite
@@ -136,17 +133,9 @@ class LocalParts(Remembers):
         """Return aggregated weights with the global values of what stays as they were, to the last bit."""
         return _with_own(before[self._places], self._places, weights) if len(self._places) else weights
 
-    def probe(self, probe: Probe, state: ModelState) -> Probe:
-        """Return what a sampler asks, without what stays at the clients."""
-        return _SharedProbe(probe, self, state)
-
     @override
     def load_state_dict(self, state: State) -> None:
-        """Take back the clients' values.
-
-        Raises:
-            ValueError: If they are of other patterns.
-        """
+        """Take back the clients' values, if they are of the same patterns."""
         if state.get("patterns") != self.patterns:
             raise ValueError(
                 f"the checkpoint is of a run with local_parameters={state.get('patterns')}, but this one has "
@@ -161,36 +150,18 @@ def _with_own(own: torch.Tensor | None, places: torch.Tensor, values: torch.Tens
     return values.index_copy(0, places, own.to(values))
 
 
-class _SharedProbe:
-    """Answers a sampler with what clients would upload; gradients and losses are those of the global model."""
-
-    def __init__(self, probe: Probe, parts: LocalParts, state: ModelState) -> None:
-        self._probe = probe
-        self._parts = parts
-        self._state = state
-
-    @property
-    def num_steps(self) -> int:
-        return self._probe.num_steps
-
-    def losses(self, clients: IntVector) -> Vector:
-        return self._probe.losses(clients)
-
-    def gradients(self, clients: IntVector) -> torch.Tensor:
-        return self._parts._without_local(self._probe.gradients(clients))
-
-    def updates(self, clients: IntVector) -> Updates:
-        return self._parts.shared(self._probe.updates(clients), self._state)
-
-
 class EngineProbe:
-    """Asks clients through the engine, counts the steps, and keeps what was trained: nobody trains twice."""
+    """Asks clients through the engine, counts the steps, and keeps what was trained: nobody trains twice.
 
-    def __init__(self, engine: Engine, state: ModelState, plan: RoundPlan, handout: Handout) -> None:
-        self._engine = engine
-        self._state = state
-        self._plan = plan
-        self._handout = handout
+    A sampler sees what clients would upload; gradients and losses are those of the global model.
+    """
+
+    def __init__(
+        self, engine: Engine, state: ModelState, plan: RoundPlan, handout: Handout, parts: LocalParts | None = None
+    ) -> None:
+        self._engine, self._state = engine, state
+        self._plan, self._handout = plan, handout
+        self._parts = parts
         self._trained: Updates | None = None
         self.num_steps = 0  # local steps spent on questions
         self.asked: IntVector = np.empty(0, dtype=np.int64)  # who answered one
@@ -205,7 +176,8 @@ class EngineProbe:
         """Gradient of one batch of each client at the global model."""
         self.num_steps += len(clients)
         self.asked = np.union1d(self.asked, clients)
-        return self._engine.gradients(self._state, clients, self._plan.index)
+        gradients = self._engine.gradients(self._state, clients, self._plan.index)
+        return gradients if self._parts is None else self._parts.without_local(gradients)
 
     def updates(self, clients: IntVector) -> Updates:
         """Full local training of each client."""
@@ -219,7 +191,7 @@ class EngineProbe:
                 f"client {absent[0]} did not answer ({len(absent)} such clients): use one that asks nothing, or "
                 "norms='stale'"
             )
-        return self._trained
+        return self._trained if self._parts is None else self._parts.shared(self._trained, self._state)
 
     def trained(self, clients: IntVector, learning_rate: float) -> Updates | None:
         """Return the updates of these clients if all of them were trained already at this learning rate."""

@@ -66,9 +66,6 @@ class TrainingPrecision:
     global model have that type, and set torch's default type. That default belongs to the whole process, so it is set
     around a whole round and not by single threads. ``16-mixed`` and ``bf16-mixed`` leave the weights in 32 bits and
     choose a type for each operation, in each thread.
-
-    Args:
-        fabric: Knows the precision.
     """
 
     def __init__(self, fabric: "Fabric") -> None:
@@ -100,16 +97,8 @@ class TrainingPrecision:
 
 @contextmanager
 def tuned(module: nn.Module, random: bool) -> Iterator[None]:
-    """Arrange a module for the time of the context.
-
-    Args:
-        module: The module.
-        random: Whether it draws random numbers, whose order must then be kept.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(pool_before_relu(module))
-        if random:
-            stack.enter_context(plain_dropout(module))
+    """Arrange a module for the time of the context; the order of the random numbers that it draws is kept."""
+    with pool_before_relu(module), plain_dropout(module) if random else nullcontext():
         yield
 
 

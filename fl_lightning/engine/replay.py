@@ -18,11 +18,7 @@ from fl_lightning.types import BoolVector, IntVector, ModelState, RoundPlan, Upd
 
 
 class TrainsElsewhere:
-    """Leaves everything but training and questions to an engine of this process.
-
-    Args:
-        local: Holds the model and evaluates it.
-    """
+    """Leaves everything but training and questions to an engine of this process."""
 
     is_elsewhere = True
 
@@ -108,11 +104,7 @@ class Replayed(TrainsElsewhere):
         return np.array([each.arrived for each in self._answers(round_index, clients)], dtype=bool)
 
     def _answers(self, round_index: int, clients: IntVector) -> list[Delivery]:
-        """Return what was recorded of the next question of a round, in the order of the clients.
-
-        Raises:
-            ValueError: If other clients were asked then.
-        """
+        """Return what was recorded of the next question of a round, in the order of the clients."""
         self._question = self._question + 1 if round_index == self._round else 0
         self._round = round_index
         recorded = self._recorded.get((round_index, self._question), [])

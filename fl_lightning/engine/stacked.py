@@ -1,8 +1,6 @@
 """Local training of many small clients at once: one row of a matrix for each."""
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import TypeVar, cast
 
 import numpy as np
@@ -10,14 +8,10 @@ import torch
 from torch import nn
 from torch.func import grad_and_value, vmap
 
-from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.client import ClientTrainer, precise
-from fl_lightning.engine.flat import FlatModel
-from fl_lightning.engine.hooks import attached
-from fl_lightning.engine.step import training_loss
-from fl_lightning.engine.ways import SideBySide, Training, empty_updates
+from fl_lightning.engine.model import training_loss
+from fl_lightning.engine.ways import SideBySide, empty_updates, train_row
 from fl_lightning.parts.protocols import Batch, LocalWork, global_weights, no_shift
-from fl_lightning.solvers import Solver
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
 _First = TypeVar("_First")
@@ -30,27 +24,15 @@ class StackTrainer:
     """Trains clients that share a batch length together; the rows of a stack are independent of each other.
 
     Clients are sorted by T, so that those still at work are the first rows, and each step is taken by a shrinking
-    prefix.
-
-    Args:
-        model: Where the shapes of the parameters come from; its own weights are left alone.
-        solver: Makes the steps of all rows at once.
-        batches: The clients' data.
-        autocast: Fabric's context of the chosen precision.
+    prefix. The model of the trainer of single clients gives the shapes; its own weights are left alone.
     """
 
-    def __init__(
-        self,
-        model: FlatModel,
-        solver: Solver,
-        batches: ClientBatches,
-        autocast: Callable[[], AbstractContextManager[object]],
-    ) -> None:
-        self.model = model
-        self.solver = solver
-        self.batches = batches
-        self.autocast = autocast
-        self.position = attached(model.module)
+    def __init__(self, single: ClientTrainer) -> None:
+        self.model = model = single.model
+        self.solver = single.solver
+        self.batches = single.batches
+        self.autocast = single.autocast
+        self.position = single.position
         self._places = [_places(model.module, parameter) for parameter in model.parameters]
         self._shapes = [parameter.shape for parameter in model.parameters]
         self._lengths = [parameter.numel() for parameter in model.parameters]
@@ -123,58 +105,33 @@ class StackTrainer:
         return losses[:count]
 
 
-@dataclass(frozen=True)
-class _TrainingStack:
-    """Trains the clients of a stack and writes their updates."""
-
-    state: ModelState
-    work: LocalWork
-    updates: Updates
-    stacks: list[IntVector]  # positions of the clients that are trained together
-    stack_trainers: dict[ClientTrainer, StackTrainer]
-
-    def __call__(self, trainer: ClientTrainer, number: int) -> None:
-        out = self.updates
-        stack = self.stacks[number]
-        stack_trainer = self.stack_trainers[trainer]
-        try:
-            for group in stack_trainer.batches.alike(out.clients[stack]):
-                rows = stack[group]
-                deltas, out.losses[rows] = stack_trainer.train(out.clients[rows], self.state, self.work)
-                out.deltas.index_copy_(0, torch.from_numpy(rows).to(deltas.device), deltas)
-        except Exception:
-            for row in stack.tolist():  # one by one, to find out whose data it was
-                Training(self.state, self.work, out)(trainer, row)
-            raise
-
-
 class Stacked(SideBySide):
-    """Trains stacks of clients side by side; questions are answered client by client.
+    """Trains stacks of clients side by side; questions are answered client by client."""
 
-    Args:
-        trainers: One for each thread.
-        cpu_tuning: Whether modules are arranged for a processor while they train.
-        threads: Threads this process may use.
-        stack_trainers: One for each trainer.
-    """
-
-    def __init__(
-        self,
-        trainers: Sequence[ClientTrainer],
-        cpu_tuning: bool,
-        threads: int,
-        stack_trainers: Sequence[StackTrainer],
-    ) -> None:
+    def __init__(self, trainers: Sequence[ClientTrainer], cpu_tuning: bool, threads: int) -> None:
         super().__init__(trainers, cpu_tuning, threads)
-        self.stack_trainers = dict(zip(trainers, stack_trainers, strict=True))
+        self.stack_trainers = {trainer: StackTrainer(trainer) for trainer in trainers}
 
     def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
         """Train each client from the global state and return what they send back, in the given order."""
         updates = empty_updates(state, clients, work)
         updates.buffers[:] = state.buffers
         stacks = self.stack_trainers[self.trainers[0]].stacks(clients, work)
+
+        def task(trainer: ClientTrainer, number: int) -> None:
+            stack, stack_trainer = stacks[number], self.stack_trainers[trainer]
+            try:
+                for group in stack_trainer.batches.alike(clients[stack]):
+                    rows = stack[group]
+                    deltas, updates.losses[rows] = stack_trainer.train(clients[rows], state, work)
+                    updates.deltas.index_copy_(0, torch.from_numpy(rows).to(deltas.device), deltas)
+            except Exception:
+                for row in stack.tolist():  # one by one, to find out whose data it was
+                    train_row(trainer, row, state, work, updates)
+                raise
+
         with self.prepared(training=True):
-            self.spread(_TrainingStack(state, work, updates, stacks, self.stack_trainers), range(len(stacks)))
+            self.spread(task, range(len(stacks)))
         return updates
 
 

@@ -5,16 +5,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from lightning.fabric import Fabric
 
 from fl_lightning.engine.client import ClientTrainer
-from fl_lightning.engine.hooks import silent_logs
+from fl_lightning.engine.hooks import redirected_logs
 from fl_lightning.engine.machine import kept_streams, tuned
-from fl_lightning.engine.step import naming_client
+from fl_lightning.engine.model import naming_client
 from fl_lightning.parts.protocols import LocalWork, Trains
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
@@ -22,20 +21,11 @@ Task = Callable[[ClientTrainer, int], None]  # what is done for one row of a rou
 _MAX_THREADS = 8  # beyond that the interpreter lock is the bottleneck
 
 
-@dataclass(frozen=True)
-class Training:
-    """Trains the client of a row and writes its update there."""
-
-    state: ModelState
-    work: LocalWork
-    updates: Updates
-
-    def __call__(self, trainer: ClientTrainer, row: int) -> None:
-        """Do it."""
-        out = self.updates
-        client = int(out.clients[row])
-        with naming_client(trainer.model.module, client, self.work.round_index):
-            out.losses[row] = trainer.train(client, self.state, self.work, out.deltas[row], out.buffers[row])
+def train_row(trainer: ClientTrainer, row: int, state: ModelState, work: LocalWork, out: Updates) -> None:
+    """Train the client of a row and write its update there."""
+    client = int(out.clients[row])
+    with naming_client(trainer.model.module, client, work.round_index):
+        out.losses[row] = trainer.train(client, state, work, out.deltas[row], out.buffers[row])
 
 
 def empty_updates(state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
@@ -50,16 +40,10 @@ def empty_updates(state: ModelState, clients: IntVector, work: LocalWork) -> Upd
 
 
 class OneByOne:
-    """Trains clients one after another; the other ways spread the same tasks differently.
-
-    Args:
-        trainers: Those that may work at the same time; this way uses the first.
-        cpu_tuning: Whether modules are arranged for a processor while they train.
-    """
+    """Trains clients one after another, by the first trainer; the other ways spread the same tasks differently."""
 
     def __init__(self, trainers: Sequence[ClientTrainer], cpu_tuning: bool) -> None:
-        self.trainers = trainers
-        self.cpu_tuning = cpu_tuning
+        self.trainers, self.cpu_tuning = trainers, cpu_tuning
 
     def spread(self, task: Task, rows: Sequence[int]) -> None:
         """Do the task for all rows."""
@@ -71,36 +55,41 @@ class OneByOne:
         updates = empty_updates(state, clients, work)
         longest_first = np.argsort(-updates.num_steps, kind="stable").tolist()
         with self.prepared(training=True):
-            self.spread(Training(state, work, updates), longest_first)
+            self.spread(lambda trainer, row: train_row(trainer, row, state, work, updates), longest_first)
         return updates
 
     def losses(self, state: ModelState, clients: IntVector, round_index: int) -> Vector:
         """Return the loss of the global model on the first batch of each client, (n,)."""
         losses = np.empty(len(clients))
 
-        def ask(trainer: ClientTrainer, row: int) -> None:
-            client = int(clients[row])
-            with naming_client(trainer.model.module, client, round_index):
-                losses[row] = trainer.loss(client, round_index)
+        def ask(trainer: ClientTrainer, row: int, client: int) -> None:
+            losses[row] = trainer.loss(client, round_index)
 
         for trainer in self.trainers:
             trainer.model.load(state.weights, state.buffers)
-        with self.prepared(training=False):
-            self.spread(ask, range(len(clients)))
+        self._ask(ask, clients, round_index, training=False)
         return losses
 
     def gradients(self, state: ModelState, clients: IntVector, round_index: int) -> torch.Tensor:
         """Return the gradient of the first batch of each client at the global model, (n, d)."""
         gradients = state.weights.new_empty((len(clients), len(state.weights)))
 
-        def ask(trainer: ClientTrainer, row: int) -> None:
+        def ask(trainer: ClientTrainer, row: int, client: int) -> None:
+            gradients[row], _ = trainer.gradient(client, state, round_index)
+
+        self._ask(ask, clients, round_index, training=True)
+        return gradients
+
+    def _ask(
+        self, ask: Callable[[ClientTrainer, int, int], None], clients: IntVector, round_index: int, training: bool
+    ) -> None:
+        def task(trainer: ClientTrainer, row: int) -> None:
             client = int(clients[row])
             with naming_client(trainer.model.module, client, round_index):
-                gradients[row], _ = trainer.gradient(client, state, round_index)
+                ask(trainer, row, client)
 
-        with self.prepared(training=True):
-            self.spread(ask, range(len(clients)))
-        return gradients
+        with self.prepared(training):
+            self.spread(task, range(len(clients)))
 
     @contextmanager
     def prepared(self, training: bool) -> Iterator[None]:
@@ -113,7 +102,7 @@ class OneByOne:
                 stack.enter_context(kept_streams(self.trainers[0].model.weights.device))
             for trainer in self.trainers:
                 module = trainer.model.module
-                stack.enter_context(silent_logs(module))
+                stack.enter_context(redirected_logs(module))
                 if self.cpu_tuning:
                     stack.enter_context(tuned(module, trainer.seeded))
                 if module.training != training:
@@ -131,11 +120,7 @@ class SideBySide(OneByOne):
 
     An operator on a small batch gains little from a second core. Two clients side by side use both, and because a
     client is computed by one trainer alone, neither their number nor the order of the clients changes a result.
-
-    Args:
-        trainers: One for each thread, each with a model of its own.
-        cpu_tuning: Whether modules are arranged for a processor while they train.
-        threads: Threads this process may use, shared among the trainers.
+    The trainers, each with a model of its own, share the ``threads`` of the process.
     """
 
     def __init__(self, trainers: Sequence[ClientTrainer], cpu_tuning: bool, threads: int) -> None:
@@ -177,10 +162,6 @@ class SideBySide(OneByOne):
 def share(work: IntVector, world_size: int) -> list[IntVector]:
     """Return for each process the positions it takes, ascending: longest first, each to whoever has least so far.
 
-    Args:
-        work: Expected work of each client, as its number of local steps, (n,).
-        world_size: Number of processes.
-
     >>> [positions.tolist() for positions in share(np.array([5, 1, 1, 3]), 2)]
     [[0], [1, 2, 3]]
     """
@@ -199,15 +180,10 @@ class AmongProcesses:
     """Shares the clients of a round among processes, each of which trains its share in the way it is given.
 
     Rows are only moved, never added up, so the result is bit for bit that of one process.
-
-    Args:
-        fabric: Knows the processes.
-        way: How a process trains its share.
     """
 
     def __init__(self, fabric: Fabric, way: Trains) -> None:
-        self.fabric = fabric
-        self.way = way
+        self.fabric, self.way = fabric, way
 
     def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
         """Train each client from the global state and return what they send back, in the given order."""

@@ -16,9 +16,9 @@ from fl_lightning.data.derived import ValidationSplit
 from fl_lightning.data.given import as_federation
 from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
-from fl_lightning.engine.client_evaluation import ClientEvaluation, ClientEvaluator, as_evaluation, slow_half
+from fl_lightning.engine.evaluation import ClientEvaluation, ClientEvaluator, as_evaluation, slow_half
 from fl_lightning.engine.local_parts import EngineProbe, LocalParts
-from fl_lightning.loop import snapshot, watching
+from fl_lightning.loop import results, watching
 from fl_lightning.loop.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics
 from fl_lightning.parts.bases import Partition, check_part
 from fl_lightning.parts.protocols import Engine, Federation, Handout
@@ -94,7 +94,7 @@ class FederatedLoop:
         for callback in (*callbacks, *self.fabric._callbacks):
             watching.check_callback(callback)
         self.callbacks = [self.system.schedule, self.algorithm.sampling, self.system.channel, *callbacks]
-        self._watchers: list[Any] = []
+        self._hooks: dict[str, list[Callable[..., Any]]] = {}
         self._stages: list[Callable[[Received], Received]] = []  # between training and aggregation
         self._clients: ClientEvaluator | None = None
         self.round_index = 0  # rounds finished
@@ -144,7 +144,7 @@ class FederatedLoop:
         check_part("federation", federation, Federation)
         if self.evaluate_clients is not None:
             self._clients = ClientEvaluator(self.evaluate_clients, federation, self.seed)
-            federation = self._clients.training()
+            federation = self._clients.data.training()
         self._setup(module, federation)
         if resume_from is not None:
             self.load_state_dict(resume_from)
@@ -180,7 +180,9 @@ class FederatedLoop:
         received = Received(plan=plan, delivered=delivered, updates=updates)
         for stage in self._stages:
             received = stage(received)
-        self._show_clients(received.updates)
+        if self._hooks["on_client_end"]:
+            for row in range(len(received.updates)):
+                self.call("on_client_end", update=received.updates[row])
         self.state = self._aggregate(received)
         self.algorithm.averaging.update(self.state, index)
         self.round_index = index
@@ -191,31 +193,33 @@ class FederatedLoop:
 
     def _result(self, received: Received, seconds: float, asked: IntVector) -> RoundResult:
         """Return what became of a round: its costs and the evaluation of the new model."""
-        plan, sampling = received.plan, self.algorithm.sampling
-        costs = self.system.clock.charged(
-            plan, received.delivered, self.algorithm.aggregator, sampling.traits.asks, asked
-        )
+        plan, asks = received.plan, self.planner.sampling_traits.asks
+        costs = self.system.clock.charged(plan, received.delivered, self.algorithm.aggregator, asks, asked)
         self.spent.add(costs)
         metrics, class_accuracy = self._evaluate(plan)
-        of_clients = self._evaluate_clients(plan.index)
+        of_clients: dict[str, Vector] = {}
+        columns: dict[str, float] = {}
+        if self._clients is not None and self._clients.due(plan.index, self._is_last(plan.index)):
+            of_clients, columns = self._evaluate_clients(self._clients, plan.index)
         result = RoundResult(
             plan=plan,
             delivered=received.delivered,
             updates=received.updates,
-            metrics=metrics | self._columns(of_clients),
+            metrics=metrics | columns,
             training_seconds=seconds,
             class_accuracy=class_accuracy,
             faults=received.faults,
             costs=costs,
             client_metrics=of_clients,
         )
-        complete, secret = with_all_metrics(result, self._watchers), self.algorithm.uploads.secret
-        return complete if secret is None else released(complete, metrics, secret.secret_draws)
+        result = with_all_metrics(result, self._hooks["configure_metrics"])
+        secret = self.algorithm.uploads.secret if self.algorithm.uploads.steps else None
+        return result if secret is None else released(result, metrics, secret.secret_draws)
 
     def _close(self) -> None:
         self.engine.load(self.state)
         self.call("on_federation_end" if self.finished else "on_federation_pause")
-        self.interrupted = False  # the wish was granted; a later run is not told to pause
+        self.interrupted = False  # the wish was granted, and is not one of a later run
         self.engine.close()
 
     @property
@@ -225,27 +229,28 @@ class FederatedLoop:
 
     def _continues(self) -> bool:
         """Whether another round is played; an upload step may forbid one, as privacy does when it is used up."""
-        if not self.finished and self.algorithm.uploads:
+        if self.finished:
+            return False
+        if self.algorithm.uploads.steps:
             index = self.round_index + 1
             plan = self.planner.undrawn(self.planner.profiles(self.planner.conditions(index)), index)
             self.should_stop = not self.algorithm.uploads.allow(plan)
-        return not self.finished and not self._pauses()
-
-    def _pauses(self) -> bool:
-        """Whether any process was interrupted; all of them must leave after the same round."""
-        if self.fabric.world_size > 1:
+        if self.fabric.world_size > 1 and not self.should_stop:  # all processes must leave after the same round
             here = torch.tensor(float(self.interrupted), device=self.fabric.device)
             total: Any = self.fabric.all_reduce(here, reduce_op="sum")
             self.interrupted = float(total) > 0
-        return self.interrupted
+        return not self.should_stop and not self.interrupted
 
     def _setup(self, module: LightningModule, federation: Federation) -> None:
         algorithm, num_clients = self.algorithm, len(federation.sizes)
         self.round_index, self.should_stop = 0, False
         for callback in self._added_callbacks():
             watching.check_callback(callback)  # some may have been added since the loop was made
-        watching.start_anew([part for _, part in self._parts()])
+        for part in self._parts().values():
+            watching.start_anew(part)
         self.module, self.federation = module, federation
+        # Data that is loaded when needed comes before the need; with several processes each loads its own.
+        self._prefetch = getattr(federation, "prefetch", None) if self.fabric.world_size == 1 else None
         self.client_weights = target_weights(self.system.weights, federation.sizes)
         draws, solver = algorithm.sampling.num_draws(num_clients), algorithm.solver
         self.state = self.engine.setup(self.fabric, module, federation, solver, self.batch_size, self.seed, draws)
@@ -275,18 +280,19 @@ class FederatedLoop:
         check_hidden_updates(algorithm, num_buffers)
         algorithm.uploads.start(self.planner, num_buffers)
         self._stages = self._make_stages()
-        callbacks = [*self.callbacks, *self.fabric._callbacks]
-        self._watchers = watching.watchers(callbacks, self)
-        self._watchers += [*algorithm.uploads.steps, *layers(algorithm.aggregator)]
+        watchers = watching.watchers([*self.callbacks, *self.fabric._callbacks], self)
+        watchers += [*algorithm.uploads.steps, *layers(algorithm.aggregator)]
+        for hook in watching.HOOKS:
+            self._hooks[hook] = [getattr(watcher, hook) for watcher in watchers if hasattr(watcher, hook)]
 
     def _make_stages(self) -> list[Callable[[Received], Received]]:
         """Return what happens to the updates of a round before they are aggregated."""
         uploads, faults = self.algorithm.uploads, self.algorithm.faults
-        stages: list[Callable[[Received], Received]] = []
+        private = uploads.private
+        stages: list[Callable[[Received], Received]] = [lambda received: faults(received, self.state, private)]
         if self.engine.is_elsewhere:
-            stages.append(self._reported)
-        stages.append(lambda received: faults(received, self.state, uploads.private))
-        if uploads:
+            stages.insert(0, self._reported)
+        if uploads.steps:
             stages.append(lambda each: replace(each, updates=uploads(each.updates, each.arrived_plan, self.seed)))
         return stages
 
@@ -305,7 +311,7 @@ class FederatedLoop:
         parameters and buffers is saved by its ``on_save_checkpoint``.
         """
         position = {"round": self.round_index, "seed": self.seed, "stopped": self.should_stop}
-        return position | snapshot.saved(self.state, self.module, self.round_index, dict(self._parts()))
+        return position | results.saved(self.state, self.module, self.round_index, self._parts())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what :meth:`state_dict` returned; the loop must be set up with the same module and data.
@@ -313,20 +319,29 @@ class FederatedLoop:
         Raises:
             ValueError: If it is of another kind of run.
         """
-        self.round_index, self.state = snapshot.restored(state, self.state, self.module, dict(self._parts()))
+        self.round_index, self.state = results.restored(state, self.state, self.module, self._parts())
         self.should_stop = bool(state.get("stopped", False))
         self.engine.load(self.state)
-        snapshot.load_module_state(self.module, self.round_index, state.get("module"))
+        results.load_module_state(self.module, self.round_index, state.get("module"))
 
-    def _parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield what may have memory, by names that do not depend on which loggers are used."""
+    def _parts(self) -> dict[str, Any]:
+        """Return what may have memory, by names that do not depend on which loggers are used."""
         algorithm, system = self.algorithm, self.system
-        yield from (("schedule", system.schedule), ("sampling", algorithm.sampling), ("channel", system.channel))
-        yield from (("solver", algorithm.solver), ("aggregator", algorithm.aggregator))
-        yield from (("averaging", algorithm.averaging), ("calibration", algorithm.calibration))
-        yield from (("uploads", algorithm.uploads), ("engine", self.engine), ("record", self.record))
-        yield from (("local_parts", self.local_parts), ("spent", self.spent))
-        yield from watching.named(self._added_callbacks())
+        return {
+            "schedule": system.schedule,
+            "sampling": algorithm.sampling,
+            "channel": system.channel,
+            "solver": algorithm.solver,
+            "aggregator": algorithm.aggregator,
+            "averaging": algorithm.averaging,
+            "calibration": algorithm.calibration,
+            "uploads": algorithm.uploads,
+            "engine": self.engine,
+            "record": self.record,
+            "local_parts": self.local_parts,
+            "spent": self.spent,
+            **dict(watching.named(self._added_callbacks())),
+        }
 
     def _added_callbacks(self) -> list[Any]:
         """Return all callbacks but the schedule, the sampling and the channel, wherever these stand."""
@@ -348,24 +363,16 @@ class FederatedLoop:
 
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of everybody who watches: the loop's callbacks, then Fabric's."""
-        for watcher in self._watchers:
-            method = getattr(watcher, hook, None)
-            if method is not None:
-                method(loop=self, **arguments)
-
-    def _show_clients(self, updates: Updates) -> None:
-        if any(hasattr(watcher, "on_client_end") for watcher in self._watchers):
-            for row in range(len(updates)):
-                self.call("on_client_end", update=updates[row])
+        for method in self._hooks.get(hook, ()):
+            method(loop=self, **arguments)
 
     def _plan(self, index: int) -> tuple[RoundPlan, EngineProbe | None]:
-        if self.algorithm.sampling.traits.asks == "nothing":
+        if self.planner.sampling_traits.asks == "nothing":
             return self.planner.plan(index), None
         conditions = self.planner.conditions(index)
         before = self.planner.unasked(index, conditions)
-        probe = EngineProbe(self.engine, self.state, before, self._handout(before))
-        seen = probe if self.local_parts is None else self.local_parts.probe(probe, self.state)
-        return self.planner.plan(index, conditions, SoundProbe(seen)), probe
+        probe = EngineProbe(self.engine, self.state, before, self._handout(before), self.local_parts)
+        return self.planner.plan(index, conditions, SoundProbe(probe)), probe
 
     def _handout(self, plan: RoundPlan) -> Handout:
         handout = self.algorithm.aggregator.handout(plan)
@@ -377,24 +384,22 @@ class FederatedLoop:
         clients = uploading if self.local_parts is None else np.union1d(uploading, plan.cohort.clients)
         updates = None if probe is None else probe.trained(clients, plan.learning_rate)
         if updates is None:
-            self._prefetch(plan.index, clients)
+            if self._prefetch is not None:
+                following = plan.index + 1
+                self._prefetch(
+                    clients, lambda: self.planner.next_clients(following).tolist() if following <= self.rounds else []
+                )
             updates = self.engine.train(self.state, plan, clients, handout)
         if self.local_parts is not None:
             updates = self.local_parts.keep(updates, uploading, self.state, plan, handout)
         return updates, time.perf_counter() - began
 
-    def _prefetch(self, index: int, clients: IntVector) -> None:
-        """Let data that is loaded when needed come before the need; with several processes each loads its own."""
-        prefetch = getattr(self.federation, "prefetch", None)
-        if prefetch is not None and self.fabric.world_size == 1:
-            prefetch(clients, lambda: self.planner.next_clients(index + 1).tolist() if index < self.rounds else [])
-
     def _aggregate(self, received: Received) -> ModelState:
-        plan, updates, delivered = received.plan, received.updates, received.delivered
-        weights = self.algorithm.aggregator(self.state.weights, updates, delivered, plan)
+        plan, updates = received.plan, received.updates
+        weights = self.algorithm.aggregator(self.state.weights, updates, received.delivered, plan)
         if self.local_parts is not None:
             weights = self.local_parts.restored(weights, self.state.weights)
-        state = ModelState(weights, mixed_buffers(self.state.buffers, updates, delivered, plan))
+        state = ModelState(weights, mixed_buffers(self.state.buffers, updates, received.delivered, plan))
         self.algorithm.faults.check_aggregate(plan.index, updates, state)
         return state
 
@@ -418,16 +423,9 @@ class FederatedLoop:
             metrics |= {averaged_name(name): value for name, value in found.items()}
         return metrics, class_accuracy
 
-    def _evaluate_clients(self, index: int) -> dict[str, Vector]:
-        if self._clients is None or not self._clients.due(index, self._is_last(index)):
-            return {}
-        personalised = None if self.local_parts is None else self.personalised
-        return self._clients(self.engine, self.state, index, personalised)
-
-    def _columns(self, of_clients: dict[str, Vector]) -> dict[str, float]:
-        """Return how the headline metric is spread over the clients."""
-        if self._clients is None or not of_clients:
-            return {}
+    def _evaluate_clients(self, clients: ClientEvaluator, index: int) -> tuple[dict[str, Vector], dict[str, float]]:
+        """Return each metric of all clients, and how the headline metric is spread over them."""
+        found = clients(self.engine, self.state, index, None if self.local_parts is None else self.personalised)
         steps = np.mean([profiles.num_steps for profiles in self.planner.raw_profiles()], axis=0)
         slow = slow_half(self.system.clock.pace(1).seconds_per_step, steps)
-        return self._clients.columns(of_clients, self.monitor, self.mode == "max", slow)
+        return found, clients.columns(found, self.monitor, self.mode == "max", slow)

@@ -1,14 +1,16 @@
-"""What a run returns: a row of numbers per round, the best round, and the final model."""
+"""What a run returns, and what it resumes from: rows of numbers, the best round, models, and the memory of parts."""
 
+import io
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
+from torch import nn
 from typing_extensions import override
 
 from fl_lightning.parts.memory import Remembers
@@ -73,12 +75,7 @@ class RunResult:
 
 
 class RunRecord(Remembers):
-    """Keeps the rows of a run and its best model.
-
-    Args:
-        monitor: The headline metric.
-        mode: Whether more of it is better (``max``) or less (``min``).
-    """
+    """Keeps the rows of a run and its best model, by the headline metric that is monitored."""
 
     memory = ("best_round", "best_weights", "best_buffers")
 
@@ -96,13 +93,9 @@ class RunRecord(Remembers):
         self._began = time.perf_counter()
 
     def add(self, row: dict[str, float], state: ModelState, evaluated: bool) -> None:
-        """Take in a round.
-
-        Raises:
-            ValueError: If the round was evaluated and lacks the metric that was asked for.
-        """
-        if evaluated:
-            self._check_monitor(row)
+        """Take in a round, which lacks the monitored metric only if it was not evaluated."""
+        if evaluated and self.monitor not in row:
+            self._refuse_monitor(row)
         self.history.append(row)
         value = row.get(self.monitor, math.nan)
         best = self.best_value
@@ -114,9 +107,9 @@ class RunRecord(Remembers):
         """Whether a value of the monitored metric is better than another."""
         return value > other if self.mode == "max" else value < other
 
-    def _check_monitor(self, row: dict[str, float]) -> None:
+    def _refuse_monitor(self, row: dict[str, float]) -> None:
         """Refuse a metric that was asked for and is not measured; of the default one, say so once."""
-        if self.monitor in row or self._warned:
+        if self._warned:
             return
         text = f"monitor={self.monitor!r} is not among the metrics of a round: use one of {', '.join(row)}"
         if self.monitor != MONITOR:
@@ -182,7 +175,7 @@ class RunRecord(Remembers):
         )
 
 
-def with_all_metrics(result: RoundResult, watchers: Iterable[Any]) -> RoundResult:
+def with_all_metrics(result: RoundResult, columns: Iterable[Callable[..., dict[str, float]]]) -> RoundResult:
     """Complete the metrics of a round with what the plan knows and with the columns that callbacks add."""
     plan = result.plan
     metrics: dict[str, float] = {
@@ -196,9 +189,8 @@ def with_all_metrics(result: RoundResult, watchers: Iterable[Any]) -> RoundResul
         "step_length": plan.step_length,
         "chi2": plan.chi_square,
     }
-    for watcher in watchers:
-        if hasattr(watcher, "configure_metrics"):
-            metrics |= watcher.configure_metrics(result=result)
+    for configure_metrics in columns:
+        metrics |= configure_metrics(result=result)
     return replace(result, metrics=metrics)
 
 
@@ -209,3 +201,90 @@ def averaged_name(name: str) -> str:
     ('averaged_accuracy', 'averaged_distance')
     """
     return f"averaged_{name.removeprefix('test_')}"
+
+
+def saved(state: ModelState, module: LightningModule, round_index: int, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that a run needs to resume: the model, and what parts remember that have a ``state_dict``."""
+    own = module_state(module, round_index)
+    return {
+        "weights": state.weights,
+        "buffers": state.buffers,
+        "counters": _counters(module),
+        "random": torch.get_rng_state(),
+        "parts": {name: part.state_dict() for name, part in parts.items() if hasattr(part, "state_dict")},
+        **({} if own is None else {"module": own}),
+    }
+
+
+def restored(
+    saved: Mapping[str, Any], present: ModelState, module: LightningModule, parts: Mapping[str, Any]
+) -> tuple[int, ModelState]:
+    """Give module and parts back what was saved, and return how many rounds are finished and the global model.
+
+    Raises:
+        ValueError: If it is of another kind of run.
+    """
+    try:
+        weights, buffers = saved["weights"], saved["buffers"]
+        if weights.shape != present.weights.shape or buffers.shape != present.buffers.shape:
+            raise ValueError(
+                f"the checkpoint has {weights.numel()} weights and {buffers.numel()} buffer values, "
+                f"but the module has {present.weights.numel()} and {present.buffers.numel()}"
+            )
+        for name, counter in _counters(module).items():
+            counter.copy_(saved["counters"][name])
+        torch.set_rng_state(saved["random"])
+        for name, part in parts.items():
+            if name in saved["parts"]:
+                part.load_state_dict(saved["parts"][name])
+        return int(saved["round"]), ModelState(weights.to(present.weights), buffers.to(present.buffers))
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise ValueError(f"the checkpoint does not fit this run: {type(error).__name__}: {error}") from None
+
+
+def _counters(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that are not part of the flat state: integers, such as a count of batches."""
+    return {name: buffer for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
+
+
+def module_state(module: LightningModule, round_index: int) -> dict[str, Any] | None:
+    """Return what ``on_save_checkpoint`` adds to a checkpoint, or nothing if the module has no such hook.
+
+    What could not be read back without running code is refused.
+    """
+    if type(module).on_save_checkpoint is LightningModule.on_save_checkpoint:
+        return None
+    given = _given(module, round_index)
+    checkpoint = dict(given)
+    module.on_save_checkpoint(checkpoint)
+    added = {name: value for name, value in checkpoint.items() if name not in given}
+    for name, value in added.items():
+        if not _readable(value):
+            raise ValueError(
+                f"{type(module).__name__}.on_save_checkpoint stores {name!r} as {type(value).__name__}, which a "
+                "checkpoint cannot hold: store tensors, numbers, strings, and lists, tuples and dicts of them "
+                "(of a generator its state)"
+            )
+    return added
+
+
+def _readable(value: Any) -> bool:
+    file = io.BytesIO()
+    try:
+        torch.save(value, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception:  # pickling and unpickling have many
+        return False
+    return True
+
+
+def load_module_state(module: LightningModule, round_index: int, added: dict[str, Any] | None) -> None:
+    """Give the module back what it has saved."""
+    if added is not None:
+        module.on_load_checkpoint({**_given(module, round_index), **added})
+
+
+def _given(module: LightningModule, round_index: int) -> dict[str, Any]:
+    """Return what Lightning's checkpoints hold as well; a round counts as an epoch and as a step."""
+    return {"state_dict": module.state_dict(), "epoch": round_index, "global_step": round_index}

@@ -52,11 +52,7 @@ class Rounds(Protocol):
 
 
 def check_callback(callback: Any) -> None:
-    """Refuse a callback that nothing would ever call, and name what to use instead.
-
-    Raises:
-        ValueError: If it has no hook of a federated run and is not one of Lightning's that work here.
-    """
+    """Refuse a callback that nothing would ever call, and name what to use instead."""
     name = type(callback).__name__
     if isinstance(callback, ModelCheckpoint):
         if callback._every_n_train_steps or callback._train_time_interval is not None:
@@ -72,13 +68,8 @@ def check_callback(callback: Any) -> None:
     raise ValueError(f"{name} would never be called in a federated run: it has none of the hooks {', '.join(HOOKS)}")
 
 
-def start_anew(parts: Iterable[Any]) -> None:
-    """Let parts and callbacks forget earlier runs, in this loop or in another."""
-    for part in parts:
-        _forget(part)
-
-
-def _forget(part: Any) -> None:
+def start_anew(part: Any) -> None:
+    """Let a part or a callback forget earlier runs, in this loop or in another."""
     if isinstance(part, EarlyStopping | ModelCheckpoint):
         fresh = vars(part).setdefault(_FRESH, {name: copy.copy(value) for name, value in vars(part).items()})
         vars(part).update({name: copy.copy(value) for name, value in fresh.items()})
@@ -88,10 +79,8 @@ def _forget(part: Any) -> None:
 
 def watchers(callbacks: Iterable[Any], run: Rounds) -> list[Any]:
     """Return everybody who watches a run, ready to be called: its callbacks, then Fabric's loggers."""
-    found = []
-    for callback in callbacks:
-        works_in_rounds = isinstance(callback, EarlyStopping | ModelCheckpoint)
-        found.append(InRounds(callback, run) if works_in_rounds else callback)
+    kinds = EarlyStopping | ModelCheckpoint
+    found = [InRounds(callback, run) if isinstance(callback, kinds) else callback for callback in callbacks]
     return [*found, Loggers()] if run.fabric.loggers else found
 
 
@@ -124,23 +113,18 @@ class Loggers:
 
 
 class InRounds:
-    """Calls an EarlyStopping or a ModelCheckpoint as a Trainer would whose epochs are the rounds.
-
-    Args:
-        callback: Lightning's.
-        run: What it watches.
-    """
+    """Calls an EarlyStopping or a ModelCheckpoint as a Trainer would whose epochs are the rounds."""
 
     def __init__(self, callback: Any, run: Rounds) -> None:
         self.callback, self.trainer = callback, TrainerView(run)
         callback.setup(self.trainer, run.module, "fit")
 
     def on_federation_start(self, loop: Rounds) -> None:
-        """Tell that training starts."""
+        """Say that training starts."""
         self.callback.on_train_start(self.trainer, loop.module)
 
     def on_round_end(self, loop: Rounds, result: RoundResult) -> None:
-        """Tell that an epoch is over, and before it a validation where the round was evaluated."""
+        """Say that an epoch is over, and before it a validation where the round was evaluated."""
         self.trainer.callback_metrics |= {
             name: torch.tensor(float(value)) for name, value in result.metrics.items() if value is not None
         }
@@ -149,18 +133,15 @@ class InRounds:
         self.callback.on_train_epoch_end(self.trainer, loop.module)
 
     def on_federation_end(self, loop: Rounds) -> None:
-        """Tell that training is over."""
+        """Say that training is over."""
         self.callback.on_train_end(self.trainer, loop.module)
 
 
 class TrainerView:
-    """What EarlyStopping and ModelCheckpoint look at in a Trainer, with rounds for epochs and for steps.
+    """What EarlyStopping and ModelCheckpoint look at in a Trainer, with rounds for epochs and for steps."""
 
-    Args:
-        loop: The run.
-    """
-
-    fast_dev_run, sanity_checking, ckpt_path = False, False, None
+    fast_dev_run = sanity_checking = False
+    ckpt_path = None
     val_check_interval, num_val_batches = 1.0, 1
 
     def __init__(self, loop: Rounds) -> None:

@@ -11,7 +11,7 @@ import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
-from fl_lightning.engine.flat import FlatModel
+from fl_lightning.engine.model import FlatModel
 from fl_lightning.runs import records, safe_yaml
 from fl_lightning.runs.folder import marker, refuse_foreign
 from fl_lightning.runs.identity import about, changed_files, differences, other_versions

@@ -1,6 +1,7 @@
 """Budget: what a run may cost, at most."""
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.types import RoundCosts
@@ -29,7 +30,7 @@ class Budget:
             if not 0 < value < float("inf"):
                 raise ValueError(f"budget: {name}={value} must be a positive number: leave it out for no limit")
 
-    @property
+    @cached_property
     def limits(self) -> dict[str, float]:
         """What is limited."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}

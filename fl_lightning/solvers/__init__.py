@@ -1,10 +1,8 @@
 """Local solvers: how a client steps, and A, the sum of the weights with which its gradients enter its update."""
 
-from fl_lightning.solvers.base import LocalSteps, Solver
 from fl_lightning.solvers.module_optimizer import ModuleOptimizer
 from fl_lightning.solvers.running import as_solver, warn_of_difference
-from fl_lightning.solvers.sgd import SGD, DecayForm
-from fl_lightning.solvers.torch_optimizer import TorchOptimizer
+from fl_lightning.solvers.solver import SGD, DecayForm, LocalSteps, Solver, TorchOptimizer
 
 __all__ = [
     "SGD",

@@ -1,20 +1,90 @@
 """The optimizer that a module configures for itself, as a local solver."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from typing_extensions import override
 
-from fl_lightning.solvers.base import LocalSteps, Solver
-from fl_lightning.solvers.configured import Configured, configured, has_optimizer
+from fl_lightning.solvers.solver import LocalSteps, Solver
 from fl_lightning.types import IntVector, Vector
 
 
+@dataclass(frozen=True, kw_only=True)
+class Configured:
+    """A module's own optimizer and, if it has one, the scheduler of its learning rate."""
+
+    optimizer: Optimizer
+    scheduler: LRScheduler | None = None
+    interval: str = "epoch"  # step: after local steps; epoch: after rounds
+    frequency: int = 1
+
+    @property
+    def base_rate(self) -> float:
+        """The rate of the first parameter group before any scheduler touched it."""
+        group = self.optimizer.param_groups[0]
+        return float(group.get("initial_lr", group["lr"]))
+
+
+def configured(module: LightningModule) -> Configured:
+    """Make the module's optimizer and scheduler, fresh; refuse none, and more than one solver can stand for."""
+    name = f"{type(module).__name__}.configure_optimizers"
+    optimizers, schedulers = split(module.configure_optimizers())
+    if len(optimizers) != 1 or not isinstance(optimizers[0], Optimizer):
+        kinds = ", ".join(type(entry).__name__ for entry in optimizers) or "nothing"
+        raise ValueError(f"{name} must return one optimizer to be used in a federation, but returned {kinds}")
+    if len(schedulers) > 1:
+        raise ValueError(
+            f"{name} returns {len(schedulers)} schedulers, but one is wanted: combine them by "
+            "torch.optim.lr_scheduler.ChainedScheduler or SequentialLR"
+        )
+    if not schedulers:
+        return Configured(optimizer=optimizers[0])
+    settings = schedulers[0] if isinstance(schedulers[0], dict) else {"scheduler": schedulers[0]}
+    scheduler = settings["scheduler"]
+    if isinstance(scheduler, ReduceLROnPlateau) or settings.get("reduce_on_plateau"):
+        raise ValueError(
+            f"{name} returns a scheduler that waits for a metric ({type(scheduler).__name__}), which no client knows: "
+            "use one that depends on steps or epochs alone"
+        )
+    interval, frequency = settings.get("interval", "epoch"), settings.get("frequency", 1)
+    if interval not in ("step", "epoch") or not isinstance(frequency, int) or frequency < 1:
+        raise ValueError(
+            f"{name} returns a scheduler with interval={interval!r} and frequency={frequency!r}: "
+            "the interval must be 'step' or 'epoch', the frequency an integer from 1"
+        )
+    return Configured(optimizer=optimizers[0], scheduler=scheduler, interval=interval, frequency=frequency)
+
+
+def split(returned: object) -> tuple[list[Any], list[Any]]:
+    """Return the optimizers and the schedulers of each form that Lightning takes."""
+    if returned is None:
+        return [], []
+    if isinstance(returned, dict):
+        scheduler = returned.get("lr_scheduler")
+        return [returned.get("optimizer")], [] if scheduler is None else [scheduler]
+    if isinstance(returned, (list, tuple)):
+        if len(returned) == 2 and isinstance(returned[0], (list, tuple)):
+            schedulers = returned[1] if isinstance(returned[1], (list, tuple)) else [returned[1]]
+            return list(returned[0]), list(schedulers)
+        pairs = [split(entry) for entry in returned]
+        return [one for first, _ in pairs for one in first], [one for _, second in pairs for one in second]
+    return [returned], []
+
+
+def has_optimizer(module: LightningModule) -> bool:
+    """Return whether the module says how it wants to be optimized."""
+    return is_overridden("configure_optimizers", module)
+
+
 class _Rates:
-    """What is found out once about a module's optimizer, shared by the solvers of the module's copies."""
+    """Learning rates of a module's optimizer, shared by the solvers of the module's copies."""
 
     base = 1.0  # of the first parameter group
     first = 1.0  # the same as a scheduler of epochs has it in the first round
@@ -45,11 +115,7 @@ class ModuleOptimizer(Solver):
 
     @override
     def setup(self, module: LightningModule, lr: float | None) -> float:
-        """Take over the module's optimizer and return its learning rate.
-
-        Raises:
-            ValueError: If the module has none, or it is nonlinear and that was not allowed.
-        """
+        """Take over the module's optimizer and return its learning rate."""
         if not has_optimizer(module):
             raise ValueError(f"solver='module' needs configure_optimizers, which {type(module).__name__} does not have")
         self._module, self._probed = module, None
@@ -71,7 +137,6 @@ class ModuleOptimizer(Solver):
 
     @override
     def of(self, module: LightningModule) -> "ModuleOptimizer":
-        """Return the same solver for a copy of the module."""
         other = ModuleOptimizer(self.allow_nonlinear)
         other._module, other._rates = module, self._rates
         return other
@@ -84,7 +149,7 @@ class ModuleOptimizer(Solver):
         factor = self._factors[round_index - 1]
         if not factor > 0:
             raise ValueError(
-                f"the scheduler of {self._name()} sets the learning rate of round {round_index} to "
+                f"the scheduler of {type(self._module).__name__} sets the learning rate of round {round_index} to "
                 f"{factor * self._rates.base:g}: it must stay above 0, for example by eta_min"
             )
         return factor
@@ -106,7 +171,6 @@ class ModuleOptimizer(Solver):
     def begin(
         self, weights: torch.Tensor, gradient: torch.Tensor, parameters: Sequence[torch.nn.Parameter], lr: float
     ) -> LocalSteps:
-        """Start a fresh optimizer and scheduler on the module's own parameters."""
         return self._begin(lr)
 
     def _begin(self, lr: float) -> "_ModuleSteps":
@@ -116,15 +180,14 @@ class ModuleOptimizer(Solver):
 
     @override
     def accumulation(self, num_steps: IntVector, lr: float) -> Vector:
-        """Return A for each number of steps; T where the optimizer has none and that was allowed."""
         self._bound()
         if not self.linear:
             return num_steps.astype(np.float64)
         longest = int(num_steps.max(initial=1))
         if len(self._table(longest, lr)) <= longest:
             raise ValueError(
-                f"the scheduler of {self._name()} ends before {longest} local steps, the most of a client in a round: "
-                "give it more steps"
+                f"the scheduler of {type(self._module).__name__} ends before {longest} local steps, the most of a "
+                "client in a round: give it more steps"
             )
         return super().accumulation(num_steps, lr)
 
@@ -166,9 +229,6 @@ class ModuleOptimizer(Solver):
                 "that the module's optimizer amounts to, such as SGD"
             )
         return self._module
-
-    def _name(self) -> str:
-        return type(self._bound()).__name__
 
 
 def _give_scalars(optimizer: Optimizer) -> list[torch.nn.Parameter]:

@@ -6,11 +6,8 @@ import torch
 from lightning.pytorch import LightningModule
 from torch.optim import Optimizer
 
-from fl_lightning.solvers.base import Solver
-from fl_lightning.solvers.configured import configured, has_optimizer
-from fl_lightning.solvers.module_optimizer import ModuleOptimizer
-from fl_lightning.solvers.sgd import SGD
-from fl_lightning.solvers.torch_optimizer import TorchOptimizer
+from fl_lightning.solvers.module_optimizer import ModuleOptimizer, configured, has_optimizer, split
+from fl_lightning.solvers.solver import SGD, Solver, TorchOptimizer
 
 _LOG = logging.getLogger("fl_lightning")
 Settings = dict[str, object]  # of an optimizer, with its name
@@ -41,42 +38,43 @@ def as_solver(given: Solver | str | None) -> Solver:
 
 
 def warn_of_difference(module: LightningModule, solver: Solver, lr: float | None) -> None:
-    """Say which solver runs where the module's own optimizer suggests another."""
-    line = _difference(module, solver, lr)
-    if line is not None:
-        _LOG.warning(line)
-
-
-def _difference(module: LightningModule, solver: Solver, lr: float | None) -> str | None:
-    """Return one line on which solver runs where the module's own optimizer suggests another, or nothing.
-
-    Args:
-        module: With a ``configure_optimizers`` of its own. That of our modules says itself that it is for a Trainer.
-        solver: Makes the local steps.
-        lr: The loop's rate.
-    """
+    """Say which solver runs where the module's own optimizer suggests another; that of our modules is for a Trainer."""
     if not has_optimizer(module) or type(module).configure_optimizers.__module__.startswith("fl_lightning."):
-        return None
+        return
     try:
         own = configured(module)
     except Exception:  # it may need a Trainer; only solver='module' uses what it returns
-        return None
+        return
     wanted = _described(own.optimizer) | {"lr": own.base_rate}
     if isinstance(solver, ModuleOptimizer):
-        if lr is None or lr == own.base_rate:
-            return None
-        return (
-            f"solver='module': local steps are made by {_text(wanted)} of {type(module).__name__} at its own rate; "
-            f"lr={lr:g} of the loop is not used: leave it away (lr=None), or give the module another rate"
-        )
+        if lr is not None and lr != own.base_rate:
+            _LOG.warning(
+                f"solver='module': local steps are made by {_text(wanted)} of {type(module).__name__} at its own rate; "
+                f"lr={lr:g} of the loop is not used: leave it away (lr=None), or give the module another rate"
+            )
+        return
     running = _running(solver, lr or 0.0)
     scheduled = "" if own.scheduler is None else f" and {type(own.scheduler).__name__}"
-    if running == wanted and not scheduled:
-        return None
-    return (
-        f"local steps are made by {_text(running)}, not by {_text(wanted)}{scheduled} of {type(module).__name__}: "
-        "use solver='module' for the module's own"
-    )
+    if running != wanted or scheduled:
+        _LOG.warning(
+            f"local steps are made by {_text(running)}, not by {_text(wanted)}{scheduled} of {type(module).__name__}: "
+            "use solver='module' for the module's own"
+        )
+
+
+def refuse_several_optimizers(module: LightningModule) -> None:
+    """Refuse a module that trains its parts by turns, which one solver cannot do."""
+    if not has_optimizer(module):
+        return
+    try:
+        optimizers, _ = split(module.configure_optimizers())
+    except Exception:  # it may need a Trainer; the loop does not use what it returns
+        return
+    if len(optimizers) > 1:
+        raise ValueError(
+            f"{type(module).__name__}.configure_optimizers returns {len(optimizers)} optimizers, but a federation "
+            "makes its local steps with one solver: return one optimizer, or train the parts in separate modules"
+        )
 
 
 def _running(solver: Solver, lr: float) -> Settings:

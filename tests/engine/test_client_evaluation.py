@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from fl_lightning.callbacks import RunRecorder
 from fl_lightning.data import DatasetFederation
 from fl_lightning.data.derived import HeldOut
-from fl_lightning.engine.client_evaluation import ClientEvaluation
+from fl_lightning.engine.evaluation import ClientEvaluation
 from systems import gaussian_federation, linear_module, small_loop
 
 

@@ -199,8 +199,7 @@ def test_an_upload_has_none_of_it():
 def test_samplers_do_not_see_it():
     federated = loop(HEAD, rounds=2, sampler=NormProportional())
     federated.run(module(), gaussian_federation())
-    _, probe = federated._plan(3)
-    shared = federated.local_parts.probe(probe, federated.state)
+    _, shared = federated._plan(3)
     clients = np.arange(CLIENTS)
     for rows in (shared.gradients(clients), shared.updates(clients).deltas):
         assert torch.equal(rows[:, 32:47], torch.zeros(CLIENTS, 15))

@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine.batches import ClientBatches
-from fl_lightning.engine.flat import FlatModel
+from fl_lightning.engine.client import ClientTrainer
+from fl_lightning.engine.model import FlatModel
 from fl_lightning.engine.stacked import StackTrainer
 from fl_lightning.solvers import SGD
 
@@ -41,7 +42,7 @@ def trainer_of(module):
     x, y = torch.randn(12, 4), torch.randint(0, 4, (12,))
     federation = TensorFederation((x, y), (x, y), np.split(np.arange(12), 3))
     batches = ClientBatches(federation, 4, 0, lambda batch: batch)
-    return StackTrainer(FlatModel(module), SGD(), batches, nullcontext)
+    return StackTrainer(ClientTrainer(FlatModel(module), SGD(), batches, nullcontext))
 
 
 @pytest.mark.parametrize("count", [1, 3])
