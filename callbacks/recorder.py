@@ -31,7 +31,6 @@ from fl_lightning.runs.records import (
     read_rounds,
 )
 from fl_lightning.types import RoundPlan, RoundResult, Vector
-from fl_lightning.uploads.accounting import KIND
 from fl_lightning.uploads.released import unmeasured
 
 COLUMNS = (
@@ -186,10 +185,11 @@ class RunRecorder(Remembers, RoundCallback):
 
     def _noise(self, loop: FederatedLoop) -> dict[str, str]:
         """Return what kind of bound epsilon is, and whether somebody could recompute the noise of a private run."""
-        noise = loop.algorithm.uploads.noise
-        if noise is None:
+        uploads = loop.algorithm.uploads
+        if uploads.noise is None:
             return {}
-        return {"epsilon_kind": KIND, "noise_key": "secret" if noise.is_secret else "fixed: can be recomputed"}
+        key = "secret" if uploads.noise.is_secret else "fixed: can be recomputed"
+        return {"epsilon_kind": uploads.epsilon_kind, "noise_key": key}
 
     def _rejections(self) -> dict[str, object]:
         """Return how many updates were thrown away, in total and of which clients."""

@@ -62,6 +62,7 @@ class Summary:
     rounds_to_target: int | None = None
     per_class_accuracy: tuple[float, ...] = ()
     epsilon: float | None = None  # of a private run
+    epsilon_kind: str | None = None  # exact or an upper bound
     noise_key: str | None = None  # of a private run: "secret", or that the noise can be recomputed
     rejected_updates: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -96,6 +97,7 @@ class Summary:
             rounds_to_target=_field(content, "rounds_to_target", int),
             per_class_accuracy=tuple(classes),
             epsilon=_field(content, "epsilon", int, float),
+            epsilon_kind=_field(content, "epsilon_kind", str),
             noise_key=_field(content, "noise_key", str),
             rejected_updates=_field(content, "rejected_updates", int) or 0,
             versions=_field(content, "versions", dict) or {},

@@ -6,7 +6,6 @@ from typing import Literal
 import numpy as np
 
 from fl_lightning.parts.checking import one_of
-from fl_lightning.theory.privacy import binomial_probabilities
 from fl_lightning.types import IntVector, Vector
 
 Order = Literal["random", "fixed"]
@@ -63,7 +62,9 @@ class WithReplacement(Drawing):
 
     def distribution(self, probabilities: Vector, num_draws: int) -> Vector:
         """Return the binomial probabilities of n, (M, K + 1)."""
-        return binomial_probabilities(num_draws, probabilities)
+        from scipy.stats import binom  # imported here: it takes long, and few runs need it
+
+        return np.asarray(binom.pmf(np.arange(num_draws + 1), num_draws, probabilities[:, None]))
 
 
 class Systematic(Drawing):

@@ -24,6 +24,11 @@ class Upload(Remembers):
     noise: Noise | None = None  # of a private step
 
     @property
+    def epsilon_kind(self) -> str:
+        """Of a private step: whether its epsilon is exact or an upper bound."""
+        return ""
+
+    @property
     def traits(self) -> UploadTraits:
         """What other parts must know of it; what a step that declares none does to Omega is not known."""
         return UploadTraits()

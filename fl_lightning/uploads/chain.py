@@ -48,6 +48,11 @@ class Uploads:
         """Where the noise of the private step comes from; None where nothing is private."""
         return next((step.noise for step in self.steps if step.traits.private), None)
 
+    @property
+    def epsilon_kind(self) -> str:
+        """Whether the epsilon of the private step is exact or an upper bound; empty where nothing is private."""
+        return next((step.epsilon_kind for step in self.steps if step.traits.private), "")
+
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for memory."""
         for step in self.steps:
