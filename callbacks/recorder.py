@@ -31,7 +31,7 @@ from fl_lightning.runs.records import (
     read_rounds,
 )
 from fl_lightning.types import RoundPlan, RoundResult, Vector
-from fl_lightning.uploads.released import unmeasured
+from fl_lightning.uploads.hidden import unmeasured
 
 COLUMNS = (
     "round",

@@ -43,7 +43,7 @@ class Accountant(Remembers):
             raise ValueError(f"delta={delta} must be between 0 and 1: well below 1 over the number of clients")
         self.delta = delta
         self.cells: IntVector = np.empty((0, 3), dtype=np.int64)  # kinds of rounds, as told_by_round has them
-        self.counts: IntVector = np.empty((0, 0), dtype=np.int32)  # rounds of each client and kind
+        self.counts: Any = np.empty((0, 0), dtype=np.int32)  # rounds of each client and kind
         self.level = 0  # how often every second step was left out
         self._coarse: dict[tuple[float, int], _Grid] = {}
         self._fine = _Grid(1.0, 2)
@@ -64,7 +64,8 @@ class Accountant(Remembers):
         return self._known(*self._with(told, 1))
 
     def _known(self, cells: IntVector, counts: IntVector, level: int) -> float:
-        if any(not np.array_equal(*pair) for pair in zip(self._last, (cells, counts, level), strict=False)):
+        last = self._last
+        if level != last[2] or not (np.array_equal(cells, last[0]) and np.array_equal(counts, last[1])):
             self._last = (cells, counts, level, self._worst(cells, counts, level))
         return self._last[-1]
 
@@ -162,7 +163,7 @@ class _Grid:
         return np.array([self._known[key] for key in keys], dtype=np.int64)
 
     def _made(self, cells: IntVector, level: int) -> tuple[Vector, Vector, Vector, Any]:
-        losses = self.spacing * np.arange(self.half + 1)
+        losses = self.spacing * np.arange(self.half + 1.0)
         masses, infinite = privacy.loss_masses(_deltas(losses, cells, level), self.spacing)
         transforms = np.fft.rfft(masses)
         logs = np.log(np.where(np.abs(transforms) < 1e-300, 1e-300, transforms))
@@ -189,7 +190,7 @@ class _Grid:
     def epsilons(self, spectra: Any, infinite: Vector, delta: float) -> Vector:
         """Return epsilon, (2, n)."""
         masses = np.fft.irfft(spectra, 2 * self.half)[..., : self.half]
-        return privacy.epsilon_of(np.maximum(masses, 0.0), infinite, self.spacing * np.arange(self.half), delta)
+        return privacy.epsilon_of(np.maximum(masses, 0.0), infinite, self.spacing * np.arange(float(self.half)), delta)
 
 
 def _deltas(losses: Vector, cells: IntVector, level: int) -> Vector:
@@ -225,11 +226,11 @@ def _padded(cells: IntVector, width: int, level: int) -> IntVector:
     return np.concatenate([cells, missing], axis=1)
 
 
-def _merged(counts: IntVector, places: IntVector, size: int) -> IntVector:
+def _merged(counts: Any, places: IntVector, size: int) -> Any:
     """Add up columns that have the same place."""
-    merged = np.zeros((len(counts), size), dtype=np.int32)
-    np.add.at(merged, (slice(None), places), counts)
-    return merged
+    merged = np.zeros((size, len(counts)), dtype=np.int32)
+    np.add.at(merged, places, counts.T)
+    return merged.T
 
 
 def told_by_round(

@@ -11,7 +11,7 @@ from typing_extensions import override
 from fl_lightning.parts.checking import one_of
 from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.types import RoundPlan, Updates, Vector
-from fl_lightning.uploads.base import Upload
+from fl_lightning.uploads.chain import Upload
 
 Measure = Literal["work", "update"]
 _MEMORY = 50.0  # deliveries of a client over which its factor is averaged

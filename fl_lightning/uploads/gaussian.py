@@ -20,7 +20,7 @@ from fl_lightning.secure.primitives import library
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.types import IntVector, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.accounting import Accountant, noise_for, told_by_round
-from fl_lightning.uploads.base import Upload
+from fl_lightning.uploads.chain import Upload
 from fl_lightning.uploads.clipping import Clip
 from fl_lightning.uploads.hidden import check_neighbours, check_unprotected
 from fl_lightning.uploads.noise import Noise
