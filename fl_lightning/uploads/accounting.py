@@ -112,7 +112,7 @@ class Accountant(Remembers):
                 self._by_moments = True
                 return float(bounds[some[0]])
             spectra, infinite = self._fine.composed(cells, level, different[some])
-            infinite = infinite + beyond[:, some] + num_rounds * _TAIL * self.delta
+            infinite = infinite + num_rounds * _TAIL * self.delta
             closer = (self._fine.deltas(spectra, worst) + infinite > self.delta * (1 - 1e-6)).any(axis=0)
             if closer.any():
                 found = self._fine.epsilons(spectra[:, closer], infinite[:, closer], self.delta)
@@ -126,10 +126,7 @@ class Accountant(Remembers):
             if (reach, num_points) not in self._coarse:
                 self._coarse[reach, num_points] = _Grid(reach, num_points)
             grid = self._coarse[reach, num_points]
-            rows = grid.rows(cells, level)
-            moments = counts @ grid.moments[:, rows]
-            infinite = -np.expm1(np.log1p(-grid.infinite[:, rows]) @ counts.T)
-            beyond = np.exp(np.minimum((moments - _ORDERS).min(axis=-1), 0.0)) + infinite
+            moments, beyond = grid.beyond(grid.rows(cells, level), counts)
             if beyond.max() <= _BEYOND * self.delta:
                 return reach, moments, beyond
             reach *= 2**0.5
@@ -172,13 +169,19 @@ class _Grid:
         return np.minimum(infinite, 1 - 1e-15), moments, peaks, logs
 
     def composed(self, cells: IntVector, level: int, counts: Vector) -> tuple[Any, Vector]:
-        """Return Fourier transforms of all losses of clients, as far as they are not 0, and P(infinite), both ways."""
+        """Return Fourier transforms of all losses of clients, as far as they are not 0, and P(beyond the reach)."""
         used = counts.any(axis=0)
         rows, counts = self.rows(cells[used], level), counts[:, used]
         negligible = (counts @ self._peaks[:, rows]).max(axis=(0, 1)) < -45
         num_kept = self._edges[negligible].min(initial=self.half + 1)
         sums = counts @ self._logs[:, rows, :num_kept].view(np.float64)
-        return np.exp(sums.view(np.complex128)), -np.expm1(np.log1p(-self.infinite[:, rows]) @ counts.T)
+        return np.exp(sums.view(np.complex128)), self.beyond(rows, counts)[1]
+
+    def beyond(self, rows: IntVector, counts: Vector) -> tuple[Vector, Vector]:
+        """Return the moments of all losses of clients, and P(infinite or beyond the reach), both ways."""
+        moments = counts @ self.moments[:, rows]
+        infinite = -np.expm1(np.log1p(-self.infinite[:, rows]) @ counts.T)
+        return moments, infinite + np.exp(np.minimum((moments - _ORDERS).min(axis=-1), 0.0))
 
     def deltas(self, spectra: Any, epsilon: float) -> Vector:
         """Return delta at an epsilon, without infinite losses, (2, n)."""
@@ -265,6 +268,7 @@ def told_by_round(
     secret = np.full(len(tails), not shown and drawing.independent) & ~tails[:, 1:].any(axis=1)
     steps = _steps(np.minimum(tails[:, :num_kept], 1.0))
     steps[:, 1:] = -(-steps[:, 1:] // 16) * 16  # more than one draw is rare and need not be told apart so finely
+    steps = np.maximum.accumulate(steps[:, ::-1], axis=1)[:, ::-1]  # P(n >= k) falls with k
     columns = [secret, _steps(ratios), _steps(np.full(len(tails), fixed)), *steps.T]
     return np.stack(columns, axis=1).astype(np.int64)
 
