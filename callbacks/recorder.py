@@ -22,8 +22,7 @@ from fl_lightning.parts.memory import Remembers, encode
 from fl_lightning.runs.identity import installed_versions
 from fl_lightning.runs.records import CLIENTS, EVERYBODY, FINAL_FILES, METRICS, MODEL, QUANTILES, read_rounds
 from fl_lightning.types import RoundResult
-from fl_lightning.uploads.accounting import KIND
-from fl_lightning.uploads.released import unmeasured
+from fl_lightning.uploads.hidden import unmeasured
 
 COLUMNS = (
     "round",
@@ -158,9 +157,10 @@ class RunRecorder(Remembers, RoundCallback):
     def _summary(self, loop: FederatedLoop) -> dict[str, object]:
         rows = read_rounds(self.path)
         noise: dict[str, str] = {}
-        if loop.algorithm.uploads.noise is not None:  # what kind of bound epsilon is, and who could recompute the noise
-            is_secret = loop.algorithm.uploads.noise.is_secret
-            noise = {"epsilon_kind": KIND, "noise_key": "secret" if is_secret else "fixed: can be recomputed"}
+        uploads = loop.algorithm.uploads
+        if uploads.noise is not None:  # what kind of bound epsilon is, and who could recompute the noise
+            key = "secret" if uploads.noise.is_secret else "fixed: can be recomputed"
+            noise = {"epsilon_kind": uploads.epsilon_kind, "noise_key": key}
         rejected = self._clients["rejected"].int().tolist()
         summary: dict[str, object] = {
             **summarise(rows, self.target_accuracy, loop.monitor, loop.mode),

@@ -172,6 +172,8 @@ def _reached(run_dir: Path) -> str:
     if summary.target is not None:
         needed = summary.rounds_to_target
         parts.append(f"target {summary.target:g} {'not reached' if needed is None else f'after round {needed}'}")
+    if summary.epsilon is not None:
+        parts.append(f"epsilon {summary.epsilon:.4g} ({summary.epsilon_kind})")
     return f"reached: {'; '.join(parts)}; files in {run_dir}"
 
 

@@ -29,8 +29,7 @@ from fl_lightning.server.faults import SoundProbe, without_absent
 from fl_lightning.solvers import warn_of_difference
 from fl_lightning.system.pace import message_sizes
 from fl_lightning.types import IntVector, ModelState, Received, RoundPlan, RoundResult, Updates, Vector
-from fl_lightning.uploads.hidden import check_hidden_updates
-from fl_lightning.uploads.released import released
+from fl_lightning.uploads.hidden import check_hidden_updates, released
 
 _NOBODY: IntVector = np.empty(0, dtype=np.int64)
 

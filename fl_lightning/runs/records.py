@@ -66,6 +66,7 @@ class Summary:
     rounds_to_target: int | None = None
     per_class_accuracy: tuple[float, ...] = ()
     epsilon: float | None = None  # of a private run
+    epsilon_kind: str | None = None  # exact or an upper bound
     noise_key: str | None = None  # of a private run: "secret", or that the noise can be recomputed
     rejected_updates: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)

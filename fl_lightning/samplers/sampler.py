@@ -10,7 +10,6 @@ from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import Forecast, Probe
 from fl_lightning.parts.traits import SamplerTraits, check_declared
 from fl_lightning.theory.checks import one_of
-from fl_lightning.theory.privacy import binomial_probabilities
 from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
 
 Order = Literal["random", "fixed"]
@@ -68,7 +67,9 @@ class WithReplacement(Drawing):
 
     def distribution(self, probabilities: Vector, num_draws: int) -> Vector:
         """Return the binomial probabilities of n, (M, K + 1)."""
-        return binomial_probabilities(num_draws, probabilities)
+        from scipy.stats import binom  # imported here: it takes long, and few runs need it
+
+        return np.asarray(binom.pmf(np.arange(num_draws + 1), num_draws, probabilities[:, None]))
 
 
 class Systematic(Drawing):

@@ -86,7 +86,7 @@ def library() -> SimpleNamespace:
         from cryptography.hazmat.primitives.kdf import hkdf
     except ImportError:
         raise ImportError(
-            "cryptography is not installed, and secure aggregation needs it: pip install 'fl-lightning[privacy]'"
+            "cryptography is not installed, and secret noise and sums need it: pip install 'fl-lightning[privacy]'"
         ) from None
     return SimpleNamespace(
         aead=aead, ciphers=ciphers, ed25519=ed25519, exceptions=exceptions, hashes=hashes, hkdf=hkdf, x25519=x25519

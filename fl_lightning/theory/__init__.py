@@ -4,7 +4,15 @@ Sampling, link, aggregation and local solver meet in one expression, ``contribut
 are the objective that is really optimised and its sum is the length of the step.
 """
 
-from fl_lightning.theory.bias import chi_square, contribution, effective_weights, step_length
+from fl_lightning.theory.bias import (
+    LocalStep,
+    chi_square,
+    contribution,
+    effective_weights,
+    sgd_step,
+    step_length,
+    toy_gain,
+)
 from fl_lightning.theory.bounds import (
     Bound,
     distance_lower_bound,
@@ -25,7 +33,6 @@ from fl_lightning.theory.sampling import (
     variance_optimal_probabilities,
     work_aware_probabilities,
 )
-from fl_lightning.theory.toy import LocalStep, sgd_step, toy_gain
 
 __all__ = [
     "Bound",

@@ -2,8 +2,7 @@
 
 from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.uploads.attacks import Attack
-from fl_lightning.uploads.base import Upload
-from fl_lightning.uploads.chain import Uploads
+from fl_lightning.uploads.chain import Upload, Uploads
 from fl_lightning.uploads.clipping import Clip
 from fl_lightning.uploads.compression import Compression, Quantized, RandomK, Signs, TopK
 from fl_lightning.uploads.gaussian import GaussianMechanism

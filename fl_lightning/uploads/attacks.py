@@ -12,7 +12,7 @@ from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, RoundPlan, Updates
-from fl_lightning.uploads.base import Upload
+from fl_lightning.uploads.chain import Upload
 from fl_lightning.uploads.gaussian import gaussian
 
 Kind = Literal["sign_flip", "gaussian", "little_is_enough", "inner_product", "free_rider"]

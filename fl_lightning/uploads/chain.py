@@ -1,4 +1,4 @@
-"""All steps between clients and aggregator, one after another."""
+"""Steps between client and aggregator: each takes the updates that arrived and returns what the server sees."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,14 +6,72 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fl_lightning.parts.memory import start_anew
+from fl_lightning.parts.memory import Remembers, start_anew
 from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.types import Profiles, RoundPlan, Updates, Vector
-from fl_lightning.uploads.base import Upload
 from fl_lightning.uploads.noise import Noise
 
 if TYPE_CHECKING:
     from fl_lightning.planning import Planner
+
+
+class Upload(Remembers):
+    """Changes updates on their way to the aggregator: compresses them, clips them, adds noise.
+
+    Randomness comes from :mod:`fl_lightning.seeding` by (seed, round, client), so that neither the order of the clients
+    nor the number of processes changes a result. Name in ``memory`` the attributes that a resumed run needs. A step may
+    have the hooks of a callback: ``configure_metrics(result)`` adds columns.
+    """
+
+    noise: Noise | None = None  # of a private step
+
+    @property
+    def epsilon_kind(self) -> str:
+        """Of a private step: whether its epsilon is exact or an upper bound."""
+        return ""
+
+    @property
+    def traits(self) -> UploadTraits:
+        """What other parts must know of it; what a step that declares none does to Omega is not known."""
+        return UploadTraits()
+
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        """Make room for memory; ``weights`` are the initial ones."""
+
+    def start(self, planner: "Planner", num_buffers: int) -> None:
+        """Look at the run before its first round, and refuse it where this step cannot keep its promise.
+
+        Args:
+            planner: Of the run.
+            num_buffers: Values in float buffers that clients send besides their weights.
+        """
+
+    def allows(self, plan: RoundPlan) -> bool:
+        """Return whether a round may be played, given its undrawn plan."""
+        return True
+
+    def __call__(self, updates: Updates, plan: RoundPlan, seed: int) -> Updates:
+        """Return the updates as the server sees them."""
+        return updates
+
+    def factors(self, profiles: Profiles) -> Vector | None:
+        """Return the expected factor on what each client contributes, (M,); None where the mean is kept."""
+        return None
+
+    def measured_factors(self) -> Vector | None:
+        """Return the factor on what each client contributes as measured so far, (M,); None where there is none.
+
+        It is reported with Omega and used for nothing else: a rate that followed it would tell about the data.
+        """
+        return None
+
+    def noise_variance(self, plan: RoundPlan) -> float:
+        """Return the expected squared length of the noise on the sum, for gradients of length 1."""
+        return 0.0
+
+    def num_bytes(self, num_values: int, num_bytes: float) -> float:
+        """Return the bytes of one upload of ``num_values`` values that took ``num_bytes`` before this step."""
+        return num_bytes
 
 
 class Uploads:
@@ -47,6 +105,11 @@ class Uploads:
     def noise(self) -> Noise | None:
         """Where the noise of the private step comes from; None where nothing is private."""
         return next((step.noise for step in self.steps if step.traits.private), None)
+
+    @property
+    def epsilon_kind(self) -> str:
+        """Whether the epsilon of the private step is exact or an upper bound; empty where nothing is private."""
+        return next((step.epsilon_kind for step in self.steps if step.traits.private), "")
 
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
         """Make room for memory."""

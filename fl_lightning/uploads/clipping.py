@@ -11,7 +11,7 @@ from typing_extensions import override
 from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import RoundPlan, Updates, Vector
-from fl_lightning.uploads.base import Upload
+from fl_lightning.uploads.chain import Upload
 
 Measure = Literal["work", "update"]
 _MEMORY = 50.0  # deliveries of a client over which its factor is averaged
@@ -38,7 +38,7 @@ class Clip(Upload):
         pace: How quickly C adapts: by a factor of at most :math:`e^{pace}` per round.
     """
 
-    memory = ("norm", "_factors", "_heard")
+    memory = ("norm", "_factors", "_arrivals")
 
     def __init__(
         self, norm: float = 1.0, of: Measure = "work", quantile: float | None = None, pace: float = 0.2
@@ -53,7 +53,7 @@ class Clip(Upload):
         self.norm, self.of, self.quantile, self.pace = float(norm), of, quantile, pace
         self._first_norm = self.norm
         self._factors: Vector = np.empty(0)  # of each client, a running mean
-        self._heard: Vector = np.empty(0)
+        self._arrivals: Vector = np.empty(0)
         self._last: dict[str, float] = {}
 
     @property
@@ -64,7 +64,7 @@ class Clip(Upload):
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
-        self._factors, self._heard = np.ones(num_clients), np.zeros(num_clients)
+        self._factors, self._arrivals = np.ones(num_clients), np.zeros(num_clients)
 
     def units(self, plan: RoundPlan) -> Vector:
         """Return for each client how long C = 1 lets what it sends be, c Delta, (M,)."""
@@ -89,10 +89,11 @@ class Clip(Upload):
             self.norm = float(np.clip(moved, self._first_norm / _RANGE, self._first_norm * _RANGE))
 
     def _measure(self, updates: Updates, factors: Vector) -> None:
-        clients, heard, known = updates.clients, self._heard.copy(), self._factors.copy()
-        heard[clients] += 1
-        known[clients] += (factors - known[clients]) / np.minimum(heard[clients], _MEMORY)
-        self._heard, self._factors = heard, known
+        clients = updates.clients
+        arrivals, known = self._arrivals.copy(), self._factors.copy()
+        arrivals[clients] += 1
+        known[clients] += (factors - known[clients]) / np.minimum(arrivals[clients], _MEMORY)
+        self._arrivals, self._factors = arrivals, known
         clipped = float((factors < 1).mean()) if len(factors) else float("nan")
         mean = float(factors.mean()) if len(factors) else float("nan")
         self._last = {"clip_norm": self.norm, "clip_factor": mean, "clipped_share": clipped}
@@ -106,11 +107,11 @@ class Clip(Upload):
 
     @override
     def measured_factors(self) -> Vector | None:
-        """Return the measured factor of each client; one that was not heard yet counts as the average."""
-        heard = self._heard > 0
-        if not heard.any():
+        """Return the measured factor of each client; one that has not delivered yet counts as the average."""
+        delivered = self._arrivals > 0
+        if not delivered.any():
             return None
-        return np.where(heard, self._factors, self._factors[heard].mean())
+        return np.where(delivered, self._factors, self._factors[delivered].mean())
 
     def configure_metrics(self, result: Any) -> dict[str, float]:
         """Return the columns of a round: the bound, the mean factor of what arrived, and how much of it was clipped."""

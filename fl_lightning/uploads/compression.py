@@ -10,7 +10,7 @@ from typing_extensions import override
 from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.seeding import Purpose, client_keys, client_seed
 from fl_lightning.types import IntVector, RoundPlan, Updates
-from fl_lightning.uploads.base import Upload
+from fl_lightning.uploads.chain import Upload
 
 Random = Callable[[], torch.Tensor]
 _SHORT = 1 << 16  # values of an upload

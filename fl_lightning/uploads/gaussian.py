@@ -15,12 +15,12 @@ from fl_lightning.parts.bases import Sampling
 from fl_lightning.parts.traits import UploadTraits, layers
 from fl_lightning.samplers.sampler import Drawing
 from fl_lightning.samplers.selection import Selection
+from fl_lightning.secure.primitives import library
 from fl_lightning.seeding import Purpose, client_seed
-from fl_lightning.theory import privacy
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, RoundPlan, RoundResult, Updates, Vector
-from fl_lightning.uploads.accounting import Accountant, accounting_library, noise_for, round_divergences, thinned
-from fl_lightning.uploads.base import Upload
+from fl_lightning.uploads.accounting import Accountant, noise_for, told_by_round
+from fl_lightning.uploads.chain import Upload
 from fl_lightning.uploads.clipping import Clip
 from fl_lightning.uploads.hidden import check_neighbours, check_unprotected
 from fl_lightning.uploads.noise import Noise
@@ -96,7 +96,6 @@ class GaussianMechanism(Upload):
         self.keep_uncovered = keep_uncovered
         self._drawing: Any = None
         self._num_shares = 1  # that make the whole noise, where it is distributed
-        self._known: tuple[Any, Vector] = (None, np.empty(0))  # the last round that was accounted for
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
@@ -116,10 +115,15 @@ class GaussianMechanism(Upload):
             effect=self.clip.traits.effect,
         )
 
+    @property
+    @override
+    def epsilon_kind(self) -> str:
+        return self.account.kind
+
     @override
     def start(self, planner: "Planner", num_buffers: int) -> None:
         """Refuse a run without a sound bound; find the noise where an epsilon is wanted."""
-        accounting_library()
+        library()  # of which the noise is made
         name, algorithm = type(self).__name__, planner.algorithm
         check_unprotected(algorithm.sampling, num_buffers, name)
         if planner.system.clock.take_first is not None:
@@ -134,48 +138,40 @@ class GaussianMechanism(Upload):
         if loop.fabric.world_size > 1:
             self.noise.key = loop.fabric.broadcast(self.noise.key)
 
-    def _forecast(self, planner: "Planner") -> tuple[list[RoundPlan], float]:
+    def _forecast(self, planner: "Planner") -> list[tuple[RoundPlan, int]]:
         """Return undrawn plans of the rounds to come, or of some of them, and how many rounds each stands for."""
         if self.multiplier is not None or planner.rounds is None:
-            return [], 1.0
-        rounds = thinned(range(1, planner.rounds + 1), max(1, _FORECAST_ROWS // len(planner.weights)))
-        plans = [planner.undrawn(planner.profiles(planner.conditions(index)), index) for index in rounds]
-        return plans, planner.rounds / len(rounds)
+            return []
+        most = min(planner.rounds, max(1, _FORECAST_ROWS // len(planner.weights)))
+        parts = np.array_split(np.arange(1, planner.rounds + 1), most)
+        indices = [(int(part[len(part) // 2]), len(part)) for part in parts]
+        return [(planner.undrawn(planner.profiles(planner.conditions(i)), i), times) for i, times in indices]
 
-    def begin(self, drawing: Any, forecast: tuple[Sequence[RoundPlan], float] = ((), 1.0), seed: int = 0) -> None:
+    def begin(self, drawing: Any, forecast: Sequence[tuple[RoundPlan, int]] = (), seed: int = 0) -> None:
         """Set how the draws are made, take a new key, and find the noise from plans of the rounds to come."""
         self.noise.renew(seed)
         self._drawing = drawing
-        plans, weight = forecast
         if self.multiplier is None and self.epsilon is not None:
 
-            def spent(multiplier: float, some: IntVector | None) -> Vector:
-                told = weight * np.sum([self._divergences(plan, multiplier, some) for plan in plans], axis=0)
-                return np.asarray(told, dtype=np.float64)
+            def reached(multiplier: float) -> float:
+                account = Accountant(self.account.delta)
+                for plan, times in forecast:
+                    account.add(self._told(plan, multiplier), times)
+                return account.epsilon
 
-            delta = self.account.delta_after(round(weight * len(plans)))
-            self.multiplier = noise_for(self.epsilon, delta, spent)
+            self.multiplier = noise_for(self.epsilon, reached)
 
-    def _divergences(self, plan: RoundPlan, multiplier: float, some: IntVector | None = None) -> Vector:
-        """Return what a round tells about each client, or about some of them, (n, orders)."""
-        cohort = plan.cohort
-        if self.place == "clients":
-            drawn = 1 - self._drawing.distribution(cohort.probabilities, cohort.num_draws)[:, 0]
-            drawn = drawn if some is None else drawn[some]
-            ratios = np.full(len(drawn), 1 / multiplier)
-            return privacy.shown_divergence(np.stack([1 - drawn, drawn], axis=1), ratios)
+    def _told(self, plan: RoundPlan, multiplier: float) -> IntVector:
+        """Return what a round tells about each client."""
+        cohort, delta = plan.cohort, self.account.delta
+        if self.place == "clients":  # each sends once, however often it was drawn
+            ratios = np.full(len(cohort.probabilities), 1 / multiplier)
+            return told_by_round(self._drawing, cohort, ratios, delta, shown=True, once=True)
         units = self.clip.units(plan)
         ratios = units / (multiplier * _largest(units, cohort.probabilities))
         fixed = 0.0 if self.clip.quantile is None else (0.5 / self._count_deviation(plan)) ** 2
         shown = self.place == "distributed"  # the server of a secure sum knows who takes part
-        return round_divergences(self._drawing, cohort, ratios, self.account.delta, fixed, some, shown)
-
-    def _told(self, plan: RoundPlan, multiplier: float) -> Vector:
-        """Return what a round tells about each client; the next round is asked for twice, so the last is kept."""
-        key = (multiplier, plan.cohort.num_draws, plan.cohort.probabilities.tobytes(), self.clip.units(plan).tobytes())
-        if key != self._known[0]:
-            self._known = (key, self._divergences(plan, multiplier))
-        return self._known[1]
+        return told_by_round(self._drawing, cohort, ratios, delta, fixed, shown)
 
     def _count_deviation(self, plan: RoundPlan) -> float:
         return max(3.0, plan.cohort.num_draws / 20) if self.count_noise is None else self.count_noise
@@ -231,12 +227,10 @@ class GaussianMechanism(Upload):
         """Return whether epsilon lasts for a round: one that the forecast did not know may be too much."""
         if self.epsilon is None or self.multiplier is None:
             return True
-        told = self._told(plan, self.multiplier)
-        spent = self.account.spent + told if len(self.account.spent) else told
-        lasts = privacy.epsilons(spent, self.account.delta_after(plan.index)).max() <= self.epsilon * (1 + 1e-9)
+        lasts = self.account.epsilon_with(self._told(plan, self.multiplier)) <= self.epsilon * (1 + 1e-9)
         if not lasts:
             _LOG.warning("round %d would exceed epsilon=%g: the run ends here", plan.index, self.epsilon)
-        return bool(lasts)
+        return lasts
 
 
 def drawing_of(sampling: Sampling) -> Drawing:

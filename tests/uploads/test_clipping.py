@@ -109,12 +109,12 @@ def test_the_bound_moves_to_the_quantile():
     assert np.mean(seen[200:]) == pytest.approx(1.4, rel=0.1)
 
 
-def test_a_client_that_was_not_heard_counts_as_the_average():
+def test_a_client_that_has_not_delivered_counts_as_the_average():
     clip = Clip(1.0)
     assert clip.measured_factors() is None
     loop = small_loop(rounds=1, sampling=SamplerSelection(HeterogeneityAware(), 2), uploads=[clip])
     (result,) = loop.iterate(linear_module(), gaussian_federation())
-    heard = result.updates.clients
+    delivered = result.updates.clients
     factors = clip.measured_factors()
-    others = np.setdiff1d(np.arange(6), heard)
-    assert factors[others] == pytest.approx(factors[heard].mean())
+    others = np.setdiff1d(np.arange(6), delivered)
+    assert factors[others] == pytest.approx(factors[delivered].mean())

@@ -12,7 +12,7 @@ from fl_lightning.callbacks import SamplerSelection
 from fl_lightning.samplers import HeterogeneityAware, Independent, WithReplacement
 from fl_lightning.types import Cohort, Updates
 from fl_lightning.uploads import Clip, GaussianMechanism
-from fl_lightning.uploads.accounting import round_divergences, worst_epsilon
+from fl_lightning.uploads.accounting import BOUND, Accountant, told_by_round
 from fl_lightning.uploads.gaussian import least_arrivals
 from made import made_profiles
 from systems import gaussian_federation, linear_module, made_plan, small_loop
@@ -73,15 +73,15 @@ def test_a_sum_tells_no_more_than_is_accounted_for(drawing, others):
                 logs = np.log(chance * density / density.sum())
                 table |= {(tuple(counts), arrived, place): float(value) for place, value in enumerate(logs)}
         tables.append(table)
-    spent = round_divergences(
-        drawing, _cohort(p, num_draws), np.full(3, 1 / noise), delta, some=np.array([0]), shown=True
-    )
+    told = told_by_round(drawing, _cohort(p, num_draws), np.full(3, 1 / noise), delta, shown=True)[:1]
     for first, second in (tables, tables[::-1]):
         loss = pld.privacy_loss_distribution.from_two_probability_mass_functions(
             first, second, pessimistic_estimate=False, value_discretization_interval=1e-2
         )
         for rounds in (1, 3):
-            assert worst_epsilon(rounds * spent, delta) >= loss.self_compose(rounds).get_epsilon_for_delta(delta) > 0
+            account = Accountant(delta)
+            account.add(told, rounds)
+            assert account.epsilon >= loss.self_compose(rounds).get_epsilon_for_delta(delta) > 0
 
 
 def _cohort(p, num_draws):
@@ -96,20 +96,19 @@ def play(aggregator, **settings):
 
 
 def test_a_run_under_a_secure_sum_is_accounted_for_and_stays_where_too_few_arrive():
-    loop, step, results = play(SecureSum(1e4, threshold=2, weighting=NormalizedMean()))
-    spent, failed, before = 0.0, 0, None
+    loop, _, results = play(SecureSum(1e4, threshold=2, weighting=NormalizedMean()))
+    account, failed, before = Accountant(6**-1.1), 0, None
     for result in results:
         plan = result.plan
         units = np.abs(plan.coefficients) * plan.profiles.accumulation
-        spent = spent + round_divergences(
-            Independent(), plan.cohort, units / units.max(), step.account.delta, shown=True
-        )
-        assert result.metrics["epsilon"] == pytest.approx(worst_epsilon(spent, step.account.delta_after(plan.index)))
+        account.add(told_by_round(Independent(), plan.cohort, units / units.max(), account.delta, shown=True))
+        assert result.metrics["epsilon"] == pytest.approx(account.epsilon)
         if result.metrics["num_delivered"] < 2:
             failed += 1
             assert before is None or torch.equal(loop.state.weights, before)
         before = loop.state.weights.clone()
     assert 0 < failed < 12
+    assert loop.algorithm.uploads.epsilon_kind == BOUND
 
 
 def test_what_cannot_hide_a_share_is_refused():

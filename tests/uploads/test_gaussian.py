@@ -1,5 +1,7 @@
 """Private runs: what is added, what is accounted, what is refused, and what stays the same when a run is resumed."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -28,6 +30,7 @@ from fl_lightning.samplers import (
     Uniform,
     WorkAware,
 )
+from fl_lightning.secure.primitives import library
 from fl_lightning.system import Clock
 from fl_lightning.uploads import Clip, GaussianMechanism
 from systems import gaussian_federation, linear_module, small_loop
@@ -226,7 +229,8 @@ def test_bad_values_are_refused(make, message):
 
 
 def test_a_missing_library_is_one_line(monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "dp_accounting", None)
+    library.cache_clear()
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
     arguments = ["--config", "digits_dpfedacs.yaml", "--run_dir", str(tmp_path), "--logger", "none"]
     assert main(["train", *arguments, "--loop.rounds", "1"]) == 2
     lines = capsys.readouterr().err.strip().splitlines()

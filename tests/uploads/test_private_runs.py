@@ -14,6 +14,7 @@ from fl_lightning.cli.main import main
 from fl_lightning.runs.records import RunError, kept_key
 from fl_lightning.samplers import HeterogeneityAware, Independent, WithReplacement
 from fl_lightning.uploads import Attack, Clip, GaussianMechanism, OverTheAir, Quantized, TopK, Upload
+from fl_lightning.uploads.accounting import EXACT
 from fl_lightning.uploads.noise import Noise
 from systems import gaussian_federation, linear_module, small_loop
 
@@ -172,7 +173,7 @@ def test_noise_from_a_key_is_standard_normal_and_independent():
     assert abs(np.corrcoef(found[0][:50_000], found[0][50_000:100_000])[0, 1]) < 0.02
 
 
-def test_the_key_of_a_run_is_kept_where_only_its_owner_can_read_it(tmp_path):
+def test_the_key_of_a_run_is_kept_where_only_its_owner_can_read_it(tmp_path, capsys):
     def start(folder, **settings):
         arguments = ["--config", "toy_dpfedacs.yaml", "--logger", "none", "--run_dir", str(folder)]
         return main(["train", *arguments, *(str(part) for pair in settings.items() for part in pair)])
@@ -185,6 +186,8 @@ def test_the_key_of_a_run_is_kept_where_only_its_owner_can_read_it(tmp_path):
     assert not any(part in path.read_bytes() for path in others for part in (secret.encode(), bytes.fromhex(secret)))
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     assert summary["noise_key"] == "secret"
+    assert summary["epsilon_kind"] == EXACT
+    assert f"epsilon {summary['epsilon']:.4g} ({EXACT})" in capsys.readouterr().out
 
 
 def test_a_resumed_run_takes_its_key_from_the_folder(tmp_path):
