@@ -19,13 +19,13 @@ class Server:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
 
-    def order(self, name, run_dir, rounds=None, seconds=0.0, resume="auto"):
+    def order(self, name, run_dir, rounds=None, seconds=0.0, resume="auto", more=()):
         """Train, and kill the process so many seconds after so many rounds, if that is given; return its exit code."""
-        self.send(name, run_dir, rounds, seconds, resume)
+        self.send(name, run_dir, rounds, seconds, resume, more)
         return self.receive()
 
-    def send(self, name, run_dir, rounds=None, seconds=0.0, resume="auto"):
-        command = [*arguments(name, run_dir, ROUNDS), "--resume", resume]
+    def send(self, name, run_dir, rounds=None, seconds=0.0, resume="auto", more=()):
+        command = [*arguments(name, run_dir, ROUNDS, *more), "--resume", resume]
         metrics = str(run_dir / "metrics.csv")
         order = {"arguments": command, "metrics": metrics, "rounds": rounds, "seconds": seconds}
         self.process.stdin.write(json.dumps(order) + "\n")

@@ -7,6 +7,7 @@ import random
 
 import pytest
 from chaos import ROUNDS, Server
+from every_algorithm import FIXED_NOISE
 
 from fl_lightning.config import compose as configs
 from fl_lightning.runs.storage import checkpoints, read_checkpoint
@@ -20,19 +21,20 @@ def server():
     server.close()
 
 
-def survive(server, name, folder, num_kills):
+def survive(server, name, folder, num_kills, more=()):
     """Kill a run again and again, a little further each time, and compare it with one that was left alone."""
-    assert server.order(name, folder / "a") == 0
+    assert server.order(name, folder / "a", more=more) == 0
     rng = random.Random(name)
     struck = 0
     for rounds in sorted(rng.randrange(ROUNDS) for _ in range(num_kills)):
         # At least one round beyond what the checkpoint holds, else the kill would strike before anything happens.
-        code = server.order(name, folder / "b", max(rounds, finished_rounds(folder / "b") + 1), rng.uniform(0, 0.1))
+        due = max(rounds, finished_rounds(folder / "b") + 1)
+        code = server.order(name, folder / "b", due, rng.uniform(0, 0.1), more=more)
         assert code in (0, -9), code
         struck += code == -9
         for _, path in checkpoints(folder / "b" / "checkpoints"):
             read_checkpoint(path)  # never unreadable
-    assert server.order(name, folder / "b") == 0
+    assert server.order(name, folder / "b", more=more) == 0
     assert content_of(folder / "b") == content_of(folder / "a")
     assert struck >= num_kills // 4  # a late one may find the run finished
     return struck
@@ -47,9 +49,14 @@ def test_a_few_kills(name, server, tmp_path):
     survive(server, name, tmp_path, 2)
 
 
+STOPPED = ["--loop.callbacks+=fl_lightning.callbacks.StopAtTarget", "--loop.callbacks.target=0.2"]
+CASES = [(f"digits_{name}", FIXED_NOISE.get(name, [])) for name in configs.names("algorithms")]
+CASES += [(f"digits_{name}", [*FIXED_NOISE.get(name, []), *STOPPED]) for name in ("fedacs", "scaffold", "dpfedacs")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", configs.names("algorithms"))
-def test_many_kills(algorithm, server, tmp_path, capsys):
-    struck = survive(server, f"digits_{algorithm}", tmp_path, 8)
+@pytest.mark.parametrize(("name", "more"), CASES)
+def test_many_kills(name, more, server, tmp_path, capsys):
+    struck = survive(server, name, tmp_path, 8, more)
     with capsys.disabled():
-        print(f"\n{algorithm}: killed {struck} times, no difference")
+        print(f"\n{name} {' '.join(more)}: killed {struck} times, no difference")
