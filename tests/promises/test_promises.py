@@ -22,7 +22,7 @@ from torch import nn
 from fl_lightning.aggregators import Aggregator, SecureSum
 from fl_lightning.algorithms import Algorithm
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
-from fl_lightning.diagnosis.certainty import bounded_parts, unknown_parts
+from fl_lightning.diagnosis.dry_run import bounded_parts, unknown_parts
 from fl_lightning.diagnosis.systems import diagnosed
 from fl_lightning.engine import Engine
 from fl_lightning.loop import FederatedLoop
