@@ -1,4 +1,4 @@
-"""What the tests share: one thread, offline W&B, and the package imported before Lightning."""
+"""What the tests share: offline W&B, and the package imported before Lightning."""
 
 import os
 
@@ -6,11 +6,9 @@ import fl_lightning  # noqa: F401  isort: skip
 import matplotlib
 import numpy as np
 import pytest
-import torch
 
 matplotlib.use("Agg")
 os.environ.setdefault("WANDB_MODE", "offline")
-torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ def test_two_nodes_started_by_separate_commands(one_process, tmp_path):
         assert_equal(one_process / name, tmp_path / name)
 
 
+@pytest.mark.slow  # tests/runs/test_resume_processes.py starts the plain command too, and compares what it leaves
 def test_the_plain_command_starts_its_own_processes(one_process, tmp_path):
     from every_algorithm import ARGUMENTS
 

@@ -1,4 +1,4 @@
-"""A run that ``test_engine_distributed.py`` starts with one and with two processes; not a test itself."""
+"""A run that ``test_processes_of_engine.py`` plays in one process and in two; not a test itself."""
 
 import random
 import sys

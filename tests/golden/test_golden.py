@@ -1,4 +1,5 @@
-"""A refactor changes no bit: final weights and metrics of every algorithm against stored digests.
+"""A refactor changes no bit, and neither does a pause: final weights and metrics of every algorithm against stored
+digests, and the same runs again from their second round.
 
 ``python tests/golden/test_golden.py`` stores them anew; a commit that does so says in one line why a result changed.
 Other processors and versions of torch round differently: there the numbers are compared instead of their digests.
@@ -8,9 +9,12 @@ In float64 rounding is too small to matter, and the weights themselves are compa
 import csv
 import hashlib
 import json
+import os
 import platform
+import shutil
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +23,7 @@ import torch
 
 from fl_lightning.cli.main import main
 from fl_lightning.config import compose as configs
+from fl_lightning.runs.storage import checkpoints
 
 STORED = Path(__file__).with_name("digests.json")
 PROJECTED = Path(__file__).with_name("projections.json")
@@ -26,6 +31,7 @@ DOUBLE = [
     *("--fabric.precision", "64-true", "--loop.rounds", "5", "--loop.batch_size", "8"),
     *("--data.partition.num_clients", "10", "--loop.sampling.clients_per_round", "3"),
 ]
+SIX = ["--loop.rounds", "6", "--checkpoint.min_seconds", "0", "--checkpoint.keep", "9"]  # all rounds can be resumed
 MEASURED = {"wall_time", "training_seconds"}  # columns that hold real seconds
 # Who is drawn depends on trained weights, so that elsewhere a last bit may choose another of two like clients.
 CHOOSING = {"digits_divfl", "digits_clustered", "digits_hics", "digits_powerofchoice", "digits_delta", "digits_os"}
@@ -66,7 +72,7 @@ def projections(algorithm: str, folder: Path) -> list[float]:
 
 def play(name: str, folder: Path) -> dict:
     """Run six rounds and return digests and a few numbers of what is left behind."""
-    flat = final_weights(name, folder, ["--loop.rounds", "6"])
+    flat = final_weights(name, folder, SIX)
     with (folder / "metrics.csv").open(newline="") as file:
         rows = [{key: cell for key, cell in row.items() if key not in MEASURED} for row in csv.DictReader(file)]
     return {
@@ -78,13 +84,20 @@ def play(name: str, folder: Path) -> dict:
     }
 
 
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """Return a function that gives the folder of a run, which is made once, and what was found in it."""
+    root = tmp_path_factory.mktemp("golden")
+    return cache(lambda name: (root / name, play(name, root / name)))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_results_are_what_they_were(name, tmp_path):
+def test_results_are_what_they_were(name, played):
     stored = json.loads(STORED.read_text())
     expected = stored["runs"][name]
-    found = play(name, tmp_path / "run")
+    folder, found = played(name)
     if name.startswith("toy"):
-        assert "distance" in (tmp_path / "run" / "metrics.csv").read_text().partition("\n")[0].split(",")
+        assert "distance" in (folder / "metrics.csv").read_text().partition("\n")[0].split(",")
     if machine() == stored["machine"]:
         assert found == expected
         return
@@ -94,12 +107,32 @@ def test_results_are_what_they_were(name, tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", configs.names("algorithms"))
+def test_every_algorithm_resumes_exactly(algorithm, played, tmp_path, capsys):
+    """The folder of a finished run, without its summary and later checkpoints, is that of a killed run."""
+    from stored_runs import content_of
+
+    name = f"digits_{algorithm}"
+    whole, found = played(name)
+    killed = shutil.copytree(whole, tmp_path / "killed")
+    (killed / "summary.json").unlink()
+    for number, path in checkpoints(killed / "checkpoints"):
+        if number > 2:
+            path.unlink()
+    capsys.readouterr()
+    assert play(name, killed) == found
+    assert "continuing after round 2 of 6" in capsys.readouterr().err
+    assert content_of(killed) == content_of(whole)
+
+
+@pytest.mark.parametrize("algorithm", configs.names("algorithms"))
 def test_weights_in_float64_are_the_same_on_every_machine(algorithm, tmp_path):
     expected = json.loads(PROJECTED.read_text())[algorithm]
     assert projections(algorithm, tmp_path / "run") == pytest.approx(expected, rel=1e-4, abs=1e-4 * expected[0])
 
 
 def store() -> None:
+    if "OPENBLAS_CORETYPE" in os.environ:
+        raise SystemExit("unset OPENBLAS_CORETYPE, as the tests do: results are stored as this processor computes them")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         runs = {name: play(name, Path(folder) / name) for name in NAMES}

@@ -1,7 +1,9 @@
-"""A run that stops anywhere and goes on ends as one that never stopped, bit for bit, for every algorithm."""
+"""A run that stops anywhere and goes on ends as one that never stopped, bit for bit.
+
+That every algorithm does so is shown by ``tests/golden/test_golden.py``, on the runs that it has made.
+"""
 
 import os
-import shutil
 import signal
 import threading
 import time
@@ -13,7 +15,6 @@ from torch import nn
 from fl_lightning import output
 from fl_lightning.callbacks import RoundCheckpoint, RunRecorder, StopAtTarget
 from fl_lightning.cli.main import main
-from fl_lightning.config import compose as configs
 from fl_lightning.config.building import Outcome
 from fl_lightning.module import FederatedModule
 from fl_lightning.runs.identity import differences
@@ -66,31 +67,6 @@ def broken(name, run_dir, deaths, *more):
             run.execute("auto")
     assert make_run(name, run_dir, ROUNDS, *more).execute("auto") is Outcome.FINISHED
     return content_of(run_dir)
-
-
-# Their parts keep nothing from round to round, or what those of another algorithm keep: they run with the slow tests.
-ALIKE = {
-    *("cafedavg", "cafednova", "fednova", "fedprox", "full", "schemec", "uniform", "varianceoptimal", "workaware"),
-    *("consistentfedbuff", "fedasync", "fedavgm", "fedyogi", "median", "trimmedmean"),
-}
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in configs.names("algorithms")],
-)
-def test_every_algorithm_resumes_exactly(algorithm, tmp_path):
-    """The folder of a finished run, without its summary and later checkpoints, is that of a killed run."""
-    name = f"digits_{algorithm}"
-    expected = unbroken(name, tmp_path / "a", "--checkpoint.keep=9")
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    (tmp_path / "b" / "summary.json").unlink()
-    for number, path in checkpoints(tmp_path / "b" / "checkpoints"):
-        if number > 2:
-            path.unlink()
-    assert make_run(name, tmp_path / "b", ROUNDS).execute("auto") is Outcome.FINISHED
-    assert content_of(tmp_path / "b") == expected
-    assert len(expected["metrics"]) == ROUNDS
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,19 @@
-"""A sampler in a user's own file, used as a user would: by its dotted path, in a process of its own."""
+"""A sampler in a user's own file, used as a user would: by its dotted path."""
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from fl_lightning import samplers
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule, SamplerSelection
+from fl_lightning.cli.main import main
 from fl_lightning.data import Digits
 from fl_lightning.data.partitions import IID
 from fl_lightning.module import FederatedModule
 from fl_lightning.networks import DigitsNet
 from made import made_loop
 
-ROOT = Path(__file__).resolve().parents[2]
 SAMPLER = '''\
 import numpy as np
 
@@ -39,19 +36,17 @@ class Forgotten(Sampler):
 CONFIG = "loop: {sampling: {init_args: {sampler: {class_path: my_parts.Forgotten}}}}\n"
 
 
-def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "train.py"), "--config", "digits_fedavg.yaml", "--config", "mine.yaml"]
-    command += ["--logger", "none", "--loop.rounds", "3", "--run_dir", "run", *arguments]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_a_sampler_takes_less_than_twenty_lines_in_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_sampler_takes_less_than_twenty_lines_in_a_file_of_ones_own(tmp_path, monkeypatch, capsys) -> None:
+    """That the command is a process, and its own files are found there, is shown by ``test_extend.py``."""
     assert len(SAMPLER.splitlines()) <= 20
     (tmp_path / "my_parts.py").write_text(SAMPLER)
     (tmp_path / "mine.yaml").write_text(CONFIG)
-    done = _run(tmp_path, "--trust", "my_parts")
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    quick = ["--logger", "none", "--loop.rounds", "3", "--run_dir", "run"]
+    command = ["train", "--config", "digits_fedavg.yaml", "--config", "mine.yaml", *quick]
+    assert main([*command, "--trust", "my_parts"]) == 0, capsys.readouterr().err
+    del sys.modules["my_parts"]
     assert (tmp_path / "run" / "summary.json").is_file()
     assert "my_parts.Forgotten" in (tmp_path / "run" / "config.yaml").read_text()
 
