@@ -108,7 +108,7 @@ def test_overheads_are_shares_of_a_round():
     parts = {part["part"]: part for part in overheads(small)}
     off, each_tenth = (name for name in parts if name.startswith("clients' own evaluation"))
     assert parts[off]["seconds"] < parts[each_tenth]["seconds"]
-    assert all(0 < part["share"] < 5 for part in parts.values())
+    assert all(0 <= part["share"] < 5 for part in parts.values())  # what is off may not be called at all
 
 
 @pytest.mark.slow

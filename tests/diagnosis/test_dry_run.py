@@ -150,7 +150,7 @@ def test_work_of_clients_that_are_asked_is_charged():
 def test_a_dry_run_leaves_the_parts_as_they_are():
     made = algorithm(PowerOfChoice())
     dry_run(case(made), learn=True)
-    assert not len(made.sampling.sampler._selected)
+    assert not len(made.sampling.sampler.selected)
 
 
 def test_estimated_knowledge_is_learned_from_made_up_uploads():

@@ -41,12 +41,9 @@ NAMES = [f"{data}_{algorithm}" for data in ("digits", "toy") for algorithm in co
 def machine() -> dict[str, str]:
     """Return what decides how sums are rounded."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    # Machines of the same name may be of different generations, and libraries choose their code by these.
-    named = {name: value for name, _, value in (line.partition(":") for line in reversed(lines))}
-    found = [value.strip() for name, value in named.items() if name.strip() in ("model name", "cpu family", "model")]
+    models = [line for line in info.read_text().splitlines() if "model name" in line] if info.is_file() else []
     return {
-        "processor": ", ".join(sorted(found)) or platform.processor(),
+        "processor": models[0].partition(":")[2].strip() if models else platform.processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__.partition("+")[0],
         "numpy": np.__version__,

@@ -5,6 +5,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
+from lightning.pytorch import LightningDataModule
 
 from fl_lightning import aggregators, callbacks, data, samplers, solvers
 from fl_lightning.config import building
@@ -23,7 +24,7 @@ def arguments():
         names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
         for found in (getattr(module, name) for name in names):
             if inspect.isclass(found) and "__init__" in vars(found) and found.__module__.startswith("fl_lightning"):
-                hints = get_type_hints(found.__init__)
+                hints = get_type_hints(found.__init__, localns={"LightningDataModule": LightningDataModule})
                 yield from ((found, name, kind) for name, kind in hints.items() if name != "return")
 
 
