@@ -23,7 +23,7 @@ def arguments():
     for module in MODULES:
         names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
         for found in (getattr(module, name) for name in names):
-            if inspect.isclass(found) and "__init__" in vars(found) and found.__module__.startswith("fl_lightning"):
+            if inspect.isclass(found) and getattr(found.__init__, "__module__", "").startswith("fl_lightning"):
                 hints = get_type_hints(found.__init__, localns={"LightningDataModule": LightningDataModule})
                 yield from ((found, name, kind) for name, kind in hints.items() if name != "return")
 
