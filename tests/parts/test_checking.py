@@ -15,6 +15,8 @@ from fl_lightning.theory.checks import one_of
 
 FREE_TEXT = {"monitor", "path", "root", "folder", "save_dir", "run_dir", "trace", "indices", "reason"}
 FREE_TEXT |= {"project", "name", "group", "job_type"}  # of a W&B run
+NEEDED = {"burst_length": 2.0, "num_clients": 4, "target": 0.5, "bound": 1.0, "clients_per_round": 2}
+NEEDED["sampler"] = samplers.Uniform()
 MODULES = (aggregators, callbacks, data, faults, samplers, solvers)
 
 
@@ -64,7 +66,7 @@ def test_unknown_choices_are_refused_with_the_known_ones():
 @pytest.mark.parametrize(("found", "name", "choices"), LITERALS, ids=[f"{f.__name__}.{n}" for f, n, _ in LITERALS])
 def test_a_class_refuses_an_unknown_choice_in_python(found, name, choices):
     needed = {
-        key: {"burst_length": 2.0, "num_clients": 4, "target": 0.5, "bound": 1.0}[key]
+        key: NEEDED[key]
         for key, parameter in inspect.signature(found).parameters.items()
         if parameter.default is parameter.empty
     }
