@@ -289,7 +289,7 @@ def _check_values(num_steps: IntVector, failure_rates: Vector) -> None:
         bad = int(np.argmin(good))
         raise ValueError(
             f"failure_rates={failure_rates[bad]} (entry {bad}) must be in [0, 1): "
-            "a client that is never heard cannot be compensated, leave it out"
+            "a client whose uploads never arrive cannot be compensated, leave it out"
         )
 
 

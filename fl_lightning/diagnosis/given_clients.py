@@ -23,7 +23,7 @@ _WANTED: dict[str, tuple[Callable[[float], bool], str]] = {
     ),
     "failure_rate": (
         lambda value: 0 <= value < 1,
-        "in [0, 1): a client that is never heard cannot be compensated, leave it out",
+        "in [0, 1): a client whose uploads never arrive cannot be compensated, leave it out",
     ),
 }
 

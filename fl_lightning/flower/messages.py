@@ -102,8 +102,8 @@ def tensor(message: Message, name: str, like: torch.Tensor) -> torch.Tensor:
         raise BadMessageError(f"{name} has {len(found.data)} bytes of shape {tuple(found.shape)} instead of {wanted}")
     try:
         numbers = found.numpy()
-    except (ValueError, TypeError, EOFError) as error:
-        raise BadMessageError(f"{name} cannot be read: {error}") from None
+    except Exception as error:  # numpy reads the header of an array as Python: a damaged one raises all kinds
+        raise BadMessageError(f"{name} cannot be read: {str(error).partition(chr(10))[0]}") from None
     if numbers.dtype != np.uint8 or numbers.shape != (wanted,):
         raise BadMessageError(f"{name} has shape {numbers.shape} instead of {(wanted,)}")
     if not wanted:

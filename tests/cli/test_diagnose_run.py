@@ -30,8 +30,8 @@ def test_the_objective_has_the_measured_factors(clipped, capsys):
     assert code == 0
     # FedACS is consistent without clipping, so the objective is w times what clipping left, as the checkpoint has it.
     memory = load_latest(clipped / "checkpoints")[0]["loop"]["parts"]["uploads"]["0 Clip"]
-    factors, heard = (memory[name]["numpy array"].numpy() for name in ("factors", "heard"))
-    factors = np.where(heard > 0, factors, factors[heard > 0].mean())
+    factors, arrivals = (memory[name]["numpy array"].numpy() for name in ("factors", "arrivals"))
+    factors = np.where(arrivals > 0, factors, factors[arrivals > 0].mean())
     weights = np.loadtxt(clipped / "clients.csv", delimiter=",", skiprows=1, usecols=2)
     objective = weights * factors / (weights @ factors)
     planned, measured = map(float, re.search(r"is ([\d.]+) as planned and ([\d.]+) as measured", out).groups())

@@ -81,7 +81,7 @@ LIES = {
 
 
 def test_nonsense_counts_as_lost(tmp_path, caplog):
-    """A run with another lie in each round is one in which client 6 is never heard."""
+    """A run with another lie in each round is one without client 6."""
     merged = config("full", tmp_path / "lies", rounds=len(LIES), **OBSERVED)
     grid, lies = made_grid(merged, tmp_path), list(LIES.values())
     grid.answer[EVIL] = altered(lambda message, reply: lies[int(message.metadata.group_id) - 1](message, reply))

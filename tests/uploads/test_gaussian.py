@@ -230,7 +230,7 @@ def test_bad_values_are_refused(make, message):
 
 def test_a_missing_library_is_one_line(monkeypatch, tmp_path, capsys):
     library.cache_clear()
-    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
     arguments = ["--config", "digits_dpfedacs.yaml", "--run_dir", str(tmp_path), "--logger", "none"]
     assert main(["train", *arguments, "--loop.rounds", "1"]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
