@@ -29,7 +29,7 @@ def survive(server, name, folder, num_kills, more=()):
     for rounds in sorted(rng.randrange(ROUNDS) for _ in range(num_kills)):
         # At least one round beyond what the checkpoint holds, else the kill would strike before anything happens.
         due = max(rounds, finished_rounds(folder / "b") + 1)
-        code = server.order(name, folder / "b", due, rng.uniform(0, 0.1), more=more)
+        code = server.order(name, folder / "b", due, rng.uniform(0, 0.03), more=more)
         assert code in (0, -9), code
         struck += code == -9
         for _, path in checkpoints(folder / "b" / "checkpoints"):
