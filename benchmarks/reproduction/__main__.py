@@ -38,7 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
     tables.add_argument("--check", action="store_true", help="change nothing; fail where a table is not up to date")
     options = parser.parse_args(arguments)
     if options.command == "collect":
-        return _collect(options.folders, options.classes)
+        try:
+            return _collect(options.folders, options.classes)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return 2
     if options.command == "ends":
         return _ends(options.name, options.folders)
     return _check() if options.check else _tables()
@@ -59,7 +63,7 @@ def _collect(folders: list[Path], classes: bool) -> int:
     if absent:
         print(f"{absent[0]} is no folder: name those that fl-lightning compare --out has written", file=sys.stderr)
         return 2
-    found, unfinished = runs.find(folders)
+    found, left_out = runs.find(folders)
     RESULTS.mkdir(parents=True, exist_ok=True)
     for reading, pairs in sorted(found.items()):
         path = RESULTS / f"{reading}.csv"
@@ -68,8 +72,7 @@ def _collect(folders: list[Path], classes: bool) -> int:
         merged = runs.merge(stored, fresh, reading)
         runs.write(path, merged)
         print(f"{reading}: {len(fresh)} runs read, {len(merged)} stored, {path.stat().st_size / 1000:.0f} kB")
-    for folder in unfinished:
-        print(f"not finished, left out: {folder}")
+    print("\n".join(left_out))
     return 0
 
 
