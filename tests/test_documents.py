@@ -1,11 +1,14 @@
 """What the documents say about the package stays true when the package changes."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from documented import DOCUMENTS
 from fl_lightning.config import compose as configs
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -24,3 +27,10 @@ def test_every_algorithm_and_data_set_is_documented():
 def test_links_lead_somewhere(path):
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", path.read_text())
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_the_package_index_is_not_asked_for_a_package_that_it_does_not_have():
+    """Until the package is published, every text installs from a clone."""
+    places = [path for name in ("fl_lightning", "callbacks", "docs", "examples") for path in (ROOT / name).rglob("*")]
+    texts = [path for path in [*places, ROOT / "README.md"] if path.suffix in (".py", ".md", ".ipynb", ".j2")]
+    assert [str(path) for path in texts if re.search(r"pip install \S*fl-lightning", path.read_text())] == []

@@ -16,7 +16,7 @@ name = "{project}"
 version = "1.0.0"
 description = "{name}, a configuration of fl-lightning"
 license = {{ text = "Apache-2.0" }}
-dependencies = []  # fl-lightning[flower] is installed on the server and on the nodes beforehand
+dependencies = []  # fl_lightning with its extra flower is installed on the server and on the nodes beforehand
 
 [tool.flwr.app]
 publisher = "fl-lightning"

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from fl_lightning.config.processes import end_with, python_command
+from fl_lightning.output import not_installed
 
 OLDEST = (1, 41)
 BELOW = (1, 43)
@@ -50,7 +51,7 @@ def check_version(stock: bool = False) -> None:
     try:
         found = version("flwr")
     except PackageNotFoundError:
-        raise ImportError("flwr is not installed: pip install 'fl-lightning[flower]' (Python 3.11 or newer)") from None
+        raise ImportError(f"{not_installed('flwr', 'flower')} (Python 3.11 or newer)") from None
     numbers = re.match(r"(\d+)\.(\d+)", found)
     if not stock and not (numbers and OLDEST <= (int(numbers[1]), int(numbers[2])) < BELOW):
         raise ImportError(

@@ -105,7 +105,7 @@ def test_a_node_without_flower_says_what_to_install(node, capsys, monkeypatch):
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("fl_lightning.flower.supernode.version", missing)
-    assert "fl-lightning[flower]" in refused(node, capsys)
+    assert "'.[flower]' in your clone" in refused(node, capsys)
 
 
 def test_a_version_of_flower_that_was_not_tried_is_refused(node, capsys, monkeypatch):
