@@ -15,6 +15,8 @@ from benchmarks.reproduction.runs import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
+SHOWN = "limitedfedacs,fedacscv,fedacs,workaware,fednova,cafedavg,fedau,fedvarp,scaffold,fedavg"
+GALLERY = ("--config", "digits.yaml", "--algorithms", SHOWN, "--seeds", "0:3", "--logger", "none")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "cost", "private")))
 
 
@@ -36,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     study.add_argument("folders", nargs="+", type=Path, help="systems, or folders that contain them")
     tables = commands.add_parser("tables", help="write the tables and pictures of README.md and docs")
     tables.add_argument("--check", action="store_true", help="change nothing; fail where a table is not up to date")
+    commands.add_parser("gallery", help="run the comparison of docs/gallery and write its page: minutes")
     options = parser.parse_args(arguments)
     if options.command == "collect":
         try:
@@ -45,7 +48,19 @@ def main(arguments: list[str] | None = None) -> int:
             return 2
     if options.command == "ends":
         return _ends(options.name, options.folders)
+    if options.command == "gallery":
+        return _gallery()
     return _check() if options.check else _tables()
+
+
+def _gallery() -> int:
+    from fl_lightning.cli.main import main as fl_lightning
+
+    out = Path("runs") / "gallery_digits"
+    failed = fl_lightning(["compare", *GALLERY, "--out", str(out)])
+    if not failed:
+        (ROOT / "docs" / "gallery" / "digits.html").write_bytes((out / "report" / "index.html").read_bytes())
+    return failed
 
 
 def _ends(name: str, folders: list[Path]) -> int:

@@ -361,3 +361,17 @@ def test_browser_finds_nothing_wider_than_a_phone(browser):
 @pytest.mark.slow
 def test_browser_has_nothing_to_complain_about(browser):
     assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+
+
+def test_the_gallery_shows_todays_page(tmp_path):
+    """Its numbers come from runs of minutes; all else is what the report makes today."""
+    gallery = (Path(__file__).parents[2] / "docs" / "gallery" / "digits.html").read_text()
+    files = Path(page.__file__).parent
+    stale = [name for name in ("page.css", "page.js") if (files / name).read_text().strip() not in gallery]
+    assert stale == [], "make it anew: python -m benchmarks.reproduction gallery"
+    assert (
+        report.main([str(make_comparison(tmp_path / "runs")), "--out", str(tmp_path / "report"), "--no-figures"]) == 0
+    )
+    titles = re.compile(r"<h2[^>]*>(.*?)</h2>")
+    missing = {*titles.findall((tmp_path / "report" / "index.html").read_text())} - {*titles.findall(gallery)}
+    assert missing == set()
