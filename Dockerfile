@@ -6,8 +6,8 @@ WORKDIR /home/federation
 COPY dist/*.whl /tmp/
 RUN pip install --no-cache-dir "$(echo /tmp/*.whl)[flower,privacy]" \
     && rm /tmp/*.whl \
-    && useradd --home-dir /home/federation federation \
+    && useradd --uid 1000 --home-dir /home/federation federation \
     && chown federation /home/federation
-USER federation
+USER 1000
 ENTRYPOINT ["fl-lightning"]
 CMD ["--help"]
