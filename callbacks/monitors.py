@@ -17,7 +17,7 @@ from typing_extensions import override
 from fl_lightning.callbacks.rounds import RoundCallback
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode
-from fl_lightning.output import forgiving
+from fl_lightning.output import forgiving, not_installed
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.server.budget import Spent
 from fl_lightning.theory.checks import one_of
@@ -216,9 +216,7 @@ class TensorBoardMetrics(RoundCallback):
         try:
             self._logger = TensorBoardLogger(self.save_dir, name="", version="", purge_step=loop.round_index + 1)
         except ModuleNotFoundError:
-            raise ImportError(
-                "TensorBoard is not installed: pip install 'fl-lightning[tensorboard]', or use another --logger"
-            ) from None
+            raise ImportError(f"{not_installed('tensorboard', 'tensorboard')}, or use another --logger") from None
         self._logger.log_hyperparams(self.config)
 
     def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:

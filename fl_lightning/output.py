@@ -181,6 +181,15 @@ def loading(what: str = "PyTorch and Lightning") -> Iterator[None]:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
+def not_installed(package: str, extra: str) -> str:
+    """Return what is missing and how to get it, for all errors of that kind.
+
+    >>> not_installed("shtab", "completion")
+    "shtab is not installed: pip install -e '.[completion]' in your clone"
+    """
+    return f"{package} is not installed: pip install -e '.[{extra}]' in your clone"
+
+
 @contextlib.contextmanager
 def only_planning() -> Iterator[None]:
     """Keep warnings about training back while rounds are planned that nobody trains."""

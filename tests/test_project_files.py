@@ -60,3 +60,15 @@ def test_every_page_is_on_the_site_and_every_package_in_the_api():
     packages = {path.parent.name for path in (ROOT / "fl_lightning").glob("*/__init__.py")}
     packages -= {"cli", "configs", "figures"}  # commands and pictures, not for import
     assert [name for name in sorted(packages) if f"::: fl_lightning.{name}" not in documented] == []
+
+
+def test_the_page_of_the_package_index_has_no_link_into_the_repository():
+    (name,) = re.findall(r'^readme = "(.+?)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert re.findall(r"\]\((?!https://)[^)]*\)|<!--|\$\$", (ROOT / name).read_text()) == []
+
+
+def test_classifiers_name_the_versions_that_are_tested():
+    tests = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
+    tested = tests["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    named = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    assert (named[0], named[-1]) == (tested[0], tested[-1])

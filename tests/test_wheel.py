@@ -44,7 +44,7 @@ def test_the_wheel_lives_beside_a_project_with_its_own_callbacks(tmp_path):
     source.mkdir()
     for name in ("fl_lightning", "callbacks", "configs"):
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "PACKAGE.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(source), cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")

@@ -15,6 +15,8 @@ from benchmarks.reproduction.runs import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
+SHOWN = "limitedfedacs,fedacscv,fedacs,workaware,fednova,cafedavg,fedau,fedvarp,scaffold,fedavg"
+GALLERY = ("--config", "digits.yaml", "--algorithms", SHOWN, "--seeds", "0:3", "--logger", "none")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "cost", "private")))
 
 
@@ -36,12 +38,29 @@ def main(arguments: list[str] | None = None) -> int:
     study.add_argument("folders", nargs="+", type=Path, help="systems, or folders that contain them")
     tables = commands.add_parser("tables", help="write the tables and pictures of README.md and docs")
     tables.add_argument("--check", action="store_true", help="change nothing; fail where a table is not up to date")
+    commands.add_parser("gallery", help="run the comparison of docs/gallery and write its page: minutes")
     options = parser.parse_args(arguments)
     if options.command == "collect":
-        return _collect(options.folders, options.classes)
+        try:
+            return _collect(options.folders, options.classes)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return 2
     if options.command == "ends":
         return _ends(options.name, options.folders)
+    if options.command == "gallery":
+        return _gallery()
     return _check() if options.check else _tables()
+
+
+def _gallery() -> int:
+    from fl_lightning.cli.main import main as fl_lightning
+
+    out = Path("runs") / "gallery_digits"
+    failed = fl_lightning(["compare", *GALLERY, "--out", str(out)])
+    if not failed:
+        (ROOT / "docs" / "gallery" / "digits.html").write_bytes((out / "report" / "index.html").read_bytes())
+    return failed
 
 
 def _ends(name: str, folders: list[Path]) -> int:
@@ -59,7 +78,7 @@ def _collect(folders: list[Path], classes: bool) -> int:
     if absent:
         print(f"{absent[0]} is no folder: name those that fl-lightning compare --out has written", file=sys.stderr)
         return 2
-    found, unfinished = runs.find(folders)
+    found, left_out = runs.find(folders)
     RESULTS.mkdir(parents=True, exist_ok=True)
     for reading, pairs in sorted(found.items()):
         path = RESULTS / f"{reading}.csv"
@@ -68,8 +87,7 @@ def _collect(folders: list[Path], classes: bool) -> int:
         merged = runs.merge(stored, fresh, reading)
         runs.write(path, merged)
         print(f"{reading}: {len(fresh)} runs read, {len(merged)} stored, {path.stat().st_size / 1000:.0f} kB")
-    for folder in unfinished:
-        print(f"not finished, left out: {folder}")
+    print("\n".join(left_out))
     return 0
 
 

@@ -8,6 +8,7 @@ rounds as ``first:last:step``, local steps and seconds on the clock since the ev
 
 import csv
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ COLUMNS = (
     *("algorithm", "seed", "lr", "batch_size", "rounds", "target", "classes", "averaged_classes"),
     *("evaluated", "steps", "accuracy", "averaged", "budget", "clock"),
 )
+_READING = re.compile(r"(digits|mnist|cifar|cinic|toy)\w*_")
 _UNIT = 10_000  # accuracies are stored as whole numbers of these
 
 
@@ -75,17 +77,19 @@ def _column(rows: list[dict[str, str]], name: str) -> Vector:
     return np.array([float(row.get(name) or "nan") for row in rows])
 
 
-def find(folders: Iterable[Path]) -> tuple[dict[str, list[tuple[Run, Path]]], list[Path]]:
-    """Return the finished runs below some folders by their reading, and the folders of those that are not finished."""
+def find(folders: Iterable[Path]) -> tuple[dict[str, list[tuple[Run, Path]]], list[str]]:
+    """Return the finished runs of readings below some folders by their reading, and why others are left out."""
     found: dict[str, list[tuple[Run, Path]]] = {}
-    unfinished = []
+    left_out = []
     for config in sorted(path for folder in folders for path in folder.rglob("config.yaml")):
-        if not (config.parent / "summary.json").is_file():
-            unfinished.append(config.parent)
-            continue
-        reading = config.parents[2].name  # reading / algorithm / seed_0 / config.yaml
-        found.setdefault(reading, []).append((read_run(config.parent), config.parent))
-    return found, unfinished
+        reading = config.parent.resolve().parents[1].name  # reading / algorithm / seed_0
+        if not _READING.match(reading):
+            left_out.append(f"not in a folder named as a reading, DATA_CLASSES_CALIBRATION, left out: {config.parent}")
+        elif not (config.parent / "summary.json").is_file():
+            left_out.append(f"not finished, left out: {config.parent}")
+        else:
+            found.setdefault(reading, []).append((read_run(config.parent), config.parent))
+    return found, left_out
 
 
 def merge(stored: list[Run], fresh: list[Run], reading: str) -> list[Run]:

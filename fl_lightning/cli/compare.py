@@ -15,6 +15,7 @@ from fl_lightning.config import early
 from fl_lightning.jobs import jobs, tuning
 from fl_lightning.jobs.jobs import Job
 from fl_lightning.runs.locking import FolderLock
+from fl_lightning.runs.records import REPLACE
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -166,8 +167,13 @@ def _execute(planned: list[Job], folder: Path, place: Place) -> "ComparisonProgr
         threads = f"{place.threads} thread{'s' * (place.threads > 1)} each"
         text = f"{len(planned)} runs in {folder}{where}, {place.num_jobs} at a time with {threads}"
         progress.console.print(text, highlight=False)
-        for event in pool.run(planned):
-            progress.show(event)
+        try:
+            for event in pool.run(planned):
+                progress.show(event)
+        except KeyboardInterrupt:
+            progress.bars.stop()
+            progress.interrupted(folder)
+            raise
     progress.conclude()
     return progress
 
@@ -260,6 +266,7 @@ class ComparisonProgress:
         name = event.job.name
         outcome = f"{time.monotonic() - self._began[name]:.0f} s"
         if event.kind == "failed":
+            event = replace(event, reason=event.reason.replace(REPLACE, "give another --out, or --overwrite"))
             self.failures.append(event)
             outcome = f"failed: {event.reason}"
         elif event.kind == "kept":
@@ -276,6 +283,12 @@ class ComparisonProgress:
 
     def _print(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def interrupted(self, folder: Path) -> None:
+        """Say what an interrupted comparison has kept, and how it goes on."""
+        done, begun = self.finished + self.kept, len(self._tasks)
+        kept = f"{done} of {self.num_runs} runs are finished and kept in {folder}"
+        self._print(f"interrupted: {kept}, {begun} have begun: the same command resumes them and runs the rest")
 
     def conclude(self) -> None:
         """Name the runs that failed, each reason once, and count the rest."""

@@ -6,6 +6,7 @@ import importlib
 from fl_lightning.cli.main import COMMANDS, OneLineParser
 from fl_lightning.config import catalogue
 from fl_lightning.config import compose as configs
+from fl_lightning.output import not_installed
 
 
 def make_parser() -> OneLineParser:
@@ -21,7 +22,7 @@ def main(arguments: list[str]) -> int:
     try:
         import shtab
     except ModuleNotFoundError:
-        raise ImportError("shtab is not installed: pip install 'fl-lightning[completion]'") from None
+        raise ImportError(not_installed("shtab", "completion")) from None
     print(shtab.complete(whole_parser(), shell))
     return 0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config.compose import ConfigError
+from fl_lightning.output import not_installed
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -61,7 +62,7 @@ def _modules() -> tuple["ModuleType", "ModuleType"]:
     try:
         return import_module("wandb_workspaces.reports.v2"), import_module("wandb_workspaces.workspaces")
     except ModuleNotFoundError:
-        raise ImportError("wandb-workspaces is not installed: pip install 'fl-lightning[dashboard]'") from None
+        raise ImportError(not_installed("wandb-workspaces", "dashboard")) from None
 
 
 def sections(monitor: str) -> dict[str, list[object]]:

@@ -2,10 +2,14 @@
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.output import write_durably
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
 
 _FILES = ("pyproject.toml", "config.yaml")
 _LONGEST_NAME = 32  # of a Flower app
@@ -16,7 +20,7 @@ name = "{project}"
 version = "1.0.0"
 description = "{name}, a configuration of fl-lightning"
 license = {{ text = "Apache-2.0" }}
-dependencies = []  # fl-lightning[flower] is installed on the server and on the nodes beforehand
+dependencies = []  # fl_lightning with its extra flower is installed on the server and on the nodes beforehand
 
 [tool.flwr.app]
 publisher = "fl-lightning"
@@ -63,7 +67,7 @@ def main(arguments: list[str]) -> int:
     names = options.config or [configs.DEMO]
     out = Path(options.out)
     _refuse_foreign(out)
-    merged = configs.compose(names)
+    merged = _with_steps(configs.compose(names), names)
     from fl_lightning.config import building
     from fl_lightning.flower.task import check_deployable  # heavy: torch, lightning
 
@@ -88,10 +92,38 @@ def main(arguments: list[str]) -> int:
     out.mkdir(parents=True, exist_ok=True)
     for file, text in zip(_FILES, (app, building.dump(settings)), strict=True):
         write_durably(out / file, text.encode())
+    _say_what_is_asked(settings)
     print(f"{out}: an app for {num_clients} clients. Then, with a SuperLink in $FLWR_HOME/config.toml as NAME:")
     print("  fl-lightning node --superlink HOST:PORT --client 0 --data mine.yaml    on each client's machine")
     print(f"  flwr run {out} NAME --stream")
     return 0
+
+
+def _with_steps(merged: configs.Settings, names: list[str]) -> configs.Settings:
+    """Let ``num_steps`` of a schedule pass over to the one that observed.yaml puts in its place."""
+    before = [name for name in names if Path(name).stem != "observed"]
+    old = configs.compose(before)["loop"]["schedule"].get("init_args", {}).get("num_steps")
+    new = merged["loop"]["schedule"]
+    if len(before) == len(names) or old is None or "num_steps" in new.get("init_args", {}):
+        return merged
+    if not isinstance(old, int):
+        raise configs.ConfigError(
+            f"num_steps={old} of the schedule is for simulations: observed.yaml asks all clients for one number of "
+            "steps, so add --loop.schedule.num_steps NUMBER"
+        )
+    schedule = {**new, "init_args": {**new.get("init_args", {}), "num_steps": old}}
+    return {**merged, "loop": {**merged["loop"], "schedule": schedule}}
+
+
+def _say_what_is_asked(settings: "Namespace") -> None:
+    """Say how many steps clients are asked for where the schedule is observed, and which Flower is here."""
+    from fl_lightning.flower.supernode import version_note
+
+    schedule = settings.loop.schedule
+    if schedule.class_path.endswith(".ObservedConditions"):
+        print(f"clients are asked for {schedule.init_args.num_steps} local steps first (--loop.schedule.num_steps)")
+    if note := version_note():
+        print(note)
 
 
 def _project(name: str) -> str:

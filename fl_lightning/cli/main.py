@@ -25,7 +25,7 @@ COMMANDS = {
     "data": "fetch or look at a data set:  fl-lightning data fetch mnist",
     "diagnose": "see which objective each algorithm would optimise:  fl-lightning diagnose --config mnist.yaml",
     "deploy": "make a Flower app of a config:  fl-lightning deploy --config digits_fedacs.yaml --out app",
-    "node": "be a client of a deployed one:  fl-lightning node --superlink HOST:PORT --client 3 --data mine.yaml",
+    "node": "take part in a deployment:  fl-lightning node --superlink HOST:PORT --client 3 --data mine.yaml",
     "figure": "draw a figure of the paper:  fl-lightning figure toy-static",
     "demo": "FedAvg against FedACS in a minute:  fl-lightning demo",
     "show": "list the parts of a kind with their arguments:  fl-lightning show sampler",

@@ -43,7 +43,7 @@ class Sized:
         if len(empty):
             names = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
             raise ValueError(
-                f"{len(empty)} of {len(self._sizes)} clients have no training example (clients {names}); "
+                f"{len(empty)} of {len(self._sizes)} clients have no training example ({names}); "
                 "every client needs at least one: use fewer clients or another partition"
             )
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.output import write_durably
+from fl_lightning.output import not_installed, write_durably
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ def require(*packages: str) -> None:
     """Raise :class:`NotInstalledError` unless these packages of the extra ``report`` are installed."""
     for package in packages:
         if find_spec(package) is None:
-            raise NotInstalledError(f"{package} is not installed: pip install 'fl-lightning[report]'")
+            raise NotInstalledError(not_installed(package, "report"))
 
 
 def blank(width: float, height: float, dpi: int = 130) -> "Figure":

@@ -23,6 +23,7 @@ from fl_lightning.flower import messages
 from fl_lightning.flower.messages import BadMessageError, Content, Reply, read_metrics, read_reply, read_sender
 from fl_lightning.flower.nodes import NodesData, Questions, Roster
 from fl_lightning.flower.secure_server import SecureTraining
+from fl_lightning.flower.supernode import version_note
 from fl_lightning.flower.task import Task, check_deployable
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import PLAIN, Engine, Federation, Handout
@@ -281,6 +282,8 @@ def main(grid: Grid, context: Context) -> None:
     run = grid.run
     folder = Path(get_project_dir(run.fab_id, run.fab_version, run.fab_hash))
     options = read_options(context.run_config)
+    if note := version_note():
+        print(note, flush=True)
     deployed = prepare(grid, configs.read(folder / CONFIG), options)
     outcome = deployed.execute("auto")
     print(f"{deployed.run_dir}: {outcome.value}", flush=True)

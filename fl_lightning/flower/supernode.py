@@ -24,6 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from fl_lightning.config.processes import end_with, python_command
+from fl_lightning.output import not_installed
 
 OLDEST = (1, 41)
 BELOW = (1, 43)
@@ -43,19 +44,30 @@ QUIET = {
 _LOOK_SECONDS, _STOP_SECONDS = 0.2, 10.0  # between two looks at a process, and until it is killed
 
 
-def check_version(stock: bool = False) -> None:
-    """Refuse a version of Flower whose private side nobody has looked at, unless Flower is run as it is."""
-    oldest, below = (".".join(map(str, numbers)) for numbers in (OLDEST, BELOW))
-    wanted = f"flwr>={oldest},<{below}"
+WANTED = f"flwr>={OLDEST[0]}.{OLDEST[1]},<{BELOW[0]}.{BELOW[1]}"
+
+
+def version_note() -> str:
+    """Return which version of Flower is here where it is not one that was tried; nothing where none is installed."""
     try:
         found = version("flwr")
     except PackageNotFoundError:
-        raise ImportError("flwr is not installed: pip install 'fl-lightning[flower]' (Python 3.11 or newer)") from None
+        return ""
     numbers = re.match(r"(\d+)\.(\d+)", found)
-    if not stock and not (numbers and OLDEST <= (int(numbers[1]), int(numbers[2])) < BELOW):
+    if numbers and OLDEST <= (int(numbers[1]), int(numbers[2])) < BELOW:
+        return ""
+    return f"flwr {found} is installed, but deployments were tried with {WANTED} alone: pip install '{WANTED}'"
+
+
+def check_version(stock: bool = False) -> None:
+    """Refuse a version of Flower whose private side nobody has looked at, unless Flower is run as it is."""
+    try:
+        version("flwr")
+    except PackageNotFoundError:
+        raise ImportError(f"{not_installed('flwr', 'flower')} (Python 3.11 or newer)") from None
+    if not stock and (note := version_note()):
         raise ImportError(
-            f"flwr {found} is installed, but nodes replace private functions of {wanted}: pip install '{wanted}', or "
-            "use --stock, which lets the server's app run its own code here"
+            f"{note}; a node replaces private functions of it. --stock lets the server's app run its own code here"
         )
 
 

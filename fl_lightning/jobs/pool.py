@@ -20,6 +20,7 @@ from typing_extensions import override
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.config.processes import python_command
 from fl_lightning.jobs.jobs import Job
+from fl_lightning.output import not_installed
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _RETRIES = 5  # of a run whose process or node of Ray died
@@ -227,7 +228,7 @@ def _ray() -> ModuleType:
     try:
         import ray
     except ImportError:
-        raise ImportError("--ray needs the package ray: pip install 'fl-lightning[ray]'") from None
+        raise ImportError(not_installed("ray", "ray")) from None
     return ray
 
 

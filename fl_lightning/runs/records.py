@@ -45,6 +45,9 @@ Vector = npt.NDArray[np.float64]
 Table = dict[str, Vector]  # one column each, NaN for an empty cell
 
 
+REPLACE = "give another --run_dir, or --resume never to replace it"  # as train says it
+
+
 class RunError(ValueError):
     """Something in the folder of a run that the user can fix."""
 

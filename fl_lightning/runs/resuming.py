@@ -15,7 +15,7 @@ from fl_lightning.engine.model import FlatModel
 from fl_lightning.runs import records, safe_yaml
 from fl_lightning.runs.folder import marker, refuse_foreign
 from fl_lightning.runs.identity import about, changed_files, differences, other_versions
-from fl_lightning.runs.records import CHECKPOINTS, METRICS, RunError, num_rounds, sound_summary, stored_config
+from fl_lightning.runs.records import CHECKPOINTS, METRICS, REPLACE, RunError, num_rounds, sound_summary, stored_config
 from fl_lightning.runs.storage import Checkpoint, DamagedFileError, load_latest, read_checkpoint
 
 if TYPE_CHECKING:
@@ -53,10 +53,7 @@ def begin(run_dir: Path, config: str, resume: str) -> Beginning:
     there = _stored(run_dir) if checkpoint is None else checkpoint
     rounds = num_rounds(run_dir)
     if not there and rounds:
-        raise RunError(
-            f"{run_dir} has {rounds} rounds in {METRICS}, but nothing tells of which config: "
-            "give another --run_dir, or --resume never to replace it"
-        )
+        raise RunError(f"{run_dir} has {rounds} rounds in {METRICS}, but nothing tells of which config: {REPLACE}")
     if not there:
         return Beginning()
     here = about(config)
@@ -144,15 +141,11 @@ def _refuse_another(run_dir: Path, there: dict[str, object], here: dict[str, obj
         raise RunError(f"--resume {resume}: the checkpoint has no 'config' and is not one of a run")
     if different:
         more = f" and {len(different) - 5} more" if len(different) > 5 else ""
-        raise RunError(
-            f"{run_dir} holds a run of another config ({'; '.join(different[:5])}{more}): "
-            "give another --run_dir, or --resume never to replace it"
-        )
+        raise RunError(f"{run_dir} holds a run of another config ({'; '.join(different[:5])}{more}): {REPLACE}")
     changed = changed_files(there.get("files"), here["files"])
     if changed:
         raise RunError(
-            f"{run_dir} holds a run with other inputs ({'; '.join(changed[:5])}): bring them back, "
-            "give another --run_dir, or --resume never to replace it"
+            f"{run_dir} holds a run with other inputs ({'; '.join(changed[:5])}): bring them back, {REPLACE}"
         )
 
 

@@ -16,6 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fl_lightning.output import not_installed
+
 Bits = Literal[32, 64]
 Ring = npt.NDArray[Any]  # unsigned integers of 32 or 64 bits, which wrap around
 PRIME = 2**521 - 1  # above all secrets of 64 bytes
@@ -85,9 +87,7 @@ def library() -> SimpleNamespace:
         from cryptography.hazmat.primitives.ciphers import aead
         from cryptography.hazmat.primitives.kdf import hkdf
     except ImportError:
-        raise ImportError(
-            "cryptography is not installed, and secret noise and sums need it: pip install 'fl-lightning[privacy]'"
-        ) from None
+        raise ImportError(f"secret noise and sums: {not_installed('cryptography', 'privacy')}") from None
     return SimpleNamespace(
         aead=aead, ciphers=ciphers, ed25519=ed25519, exceptions=exceptions, hashes=hashes, hkdf=hkdf, x25519=x25519
     )

@@ -1,5 +1,6 @@
 """From run folders to stored results, tables and pictures; and the documents hold what the stored results say."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,6 +188,11 @@ def folders(tmp_path_factory):
         folder = root / reading / algorithm / "seed_0"
         arguments = ["--config", f"digits_{algorithm}.yaml", "--run_dir", str(folder), *settings]
         assert main(["train", *arguments, "--loop.calibration.apply", place]) == 0
+    demo = root / "demo"
+    for algorithm, rounds in (("fedavg", "1"), ("fedacs", "2")):  # as fl-lightning demo leaves them
+        arguments = ["--config", f"digits_{algorithm}.yaml", "--logger", "none"]
+        folder = str(demo / algorithm / "seed_0")
+        assert main(["train", *arguments, "--run_dir", folder, "--loop.rounds", rounds]) == 0
     unfinished = root / "digits_local" / "fedavg" / "seed_0"
     unfinished.mkdir(parents=True)
     (unfinished / "config.yaml").write_text("seed: 0\n")
@@ -210,6 +216,8 @@ def test_collect_and_tables(folders, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "digits_server: 2 runs read, 2 stored" in said
     assert "not finished, left out" in said
+    assert f"left out: {folders / 'demo' / 'fedacs' / 'seed_0'}" in said
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["digits_local.csv", "digits_server.csv"]
     (run,) = runs.read(tmp_path / "results" / "digits_local.csv")
     assert (run.rounds, run.evaluated.tolist(), len(run.classes)) == (4, [2, 4], 10)
     assert run.averaged_classes.mean() == pytest.approx(run.averaged[-1], abs=0.05)
@@ -225,6 +233,9 @@ def test_collect_and_tables(folders, tmp_path, monkeypatch, capsys):
     assert program.main(["tables"]) == 0
     assert capsys.readouterr().out == "everything was up to date\n"
     assert program.main(["collect", str(tmp_path / "absent")]) == 2
+    shutil.copytree(folders / "demo", tmp_path / "digits_mixed")
+    assert program.main(["collect", str(tmp_path / "digits_mixed")]) == 2
+    assert "runs differ in rounds" in capsys.readouterr().err
 
 
 def test_the_documents_hold_what_the_stored_results_say(capsys):

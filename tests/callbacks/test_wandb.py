@@ -114,7 +114,7 @@ def test_without_matplotlib_tables_are_logged_alone(complete, monkeypatch):
     monkeypatch.setattr(wandb_media, "rank_zero_info", said.append)
     assert sorted(wandb_media.media(loop, pictures=True)) == ["accuracy_of_classes", "clients", "partition"]
     (line,) = said
-    assert line.endswith("no pictures: matplotlib is not installed: pip install 'fl-lightning[report]'")
+    assert line.endswith("no pictures: matplotlib is not installed: pip install -e '.[report]' in your clone")
 
 
 def test_weights_and_checkpoints_are_artifacts(complete):

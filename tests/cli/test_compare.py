@@ -196,6 +196,46 @@ class Deadly(Callback):
 """
 
 
+def test_interrupted_it_says_what_it_kept(tmp_path):
+    settings = [
+        "--config",
+        "digits.yaml",
+        "--algorithms",
+        "fedavg",
+        "--seeds",
+        "0:2",
+        "--jobs",
+        "1",
+        "--logger",
+        "none",
+    ]
+    settings += ["--loop.rounds", "400", "--loop.evaluate_every", "400"]
+    started = subprocess.Popen(
+        command(tmp_path / "out", settings=settings),
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    second = tmp_path / "out" / "fedavg" / "seed_1" / "metrics.csv"
+    while not second.is_file():
+        assert started.poll() is None
+        time.sleep(0.1)
+    os.kill(started.pid, signal.SIGINT)
+    said = started.communicate(timeout=60)[1]
+    assert started.returncode == 130
+    assert f"interrupted: 1 of 2 runs are finished and kept in {tmp_path / 'out'}, 1 have begun" in said
+
+
+def test_advice_names_options_of_compare(tmp_path):
+    settings = ["--config", "digits.yaml", "--algorithms", "fedavg", "--seeds", "0", "--logger", "none", "--no-report"]
+    assert run(tmp_path, "--loop.rounds", "1", settings=settings).returncode == 0
+    done = run(tmp_path, "--loop.rounds", "1", "--loop.lr", "0.5", settings=settings)
+    assert done.returncode == 2
+    assert "give another --out, or --overwrite" in done.stderr
+    assert "--run_dir" not in done.stderr
+
+
 def test_failing_runs_stop_no_other_and_are_named_at_the_end(tmp_path):
     (tmp_path / "deadly.py").write_text(DEADLY)
     (tmp_path / "dying.yaml").write_text("loop: {callbacks: [{class_path: deadly.Deadly}]}\n")

@@ -105,7 +105,7 @@ def test_a_node_without_flower_says_what_to_install(node, capsys, monkeypatch):
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("fl_lightning.flower.supernode.version", missing)
-    assert "fl-lightning[flower]" in refused(node, capsys)
+    assert "'.[flower]' in your clone" in refused(node, capsys)
 
 
 def test_a_version_of_flower_that_was_not_tried_is_refused(node, capsys, monkeypatch):
@@ -128,3 +128,24 @@ def test_the_processes_of_a_node(more, processes, node, monkeypatch):
     assert supernode[supernode.index("--host") + 1] == "127.0.0.1"  # nobody else may talk to its processes
     assert supernode[supernode.index("--isolation") + 1] == ("subprocess" if more else "process")
     assert ("--superexec-auth-secret-file" in supernode) == (processes == 2)  # without it anybody here gets its tasks
+
+
+def test_num_steps_of_a_config_pass_over_to_observed_conditions(tmp_path, capsys):
+    mine = tmp_path / "mine.yaml"
+    name = "fl_lightning.callbacks.HeterogeneitySchedule"
+    for number, code in (("6", 0), ("[1, 6]", 2)):
+        arguments = f"{{num_steps: {number}, failure_rates: 0.1}}"
+        mine.write_text(f"loop:\n  schedule: {{class_path: {name}, init_args: {arguments}}}\n")
+        given = ["--config", "digits_fedacs.yaml", "--config", str(mine), "--config", "observed.yaml"]
+        assert main(["deploy", *given, "--out", str(tmp_path / "app")]) == code
+    said = capsys.readouterr()
+    assert "clients are asked for 6 local steps first" in said.out
+    assert "num_steps=[1, 6] of the schedule is for simulations" in said.err
+    made = yaml.safe_load((tmp_path / "app" / "config.yaml").read_text())
+    assert made["loop"]["schedule"]["init_args"]["num_steps"] == 6
+
+
+def test_a_flower_that_was_not_tried_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fl_lightning.flower.supernode.version", lambda name: "1.43.0")
+    assert main(["deploy", "--config", "digits_fedacs.yaml", "--out", str(tmp_path / "app")]) == 0
+    assert "flwr 1.43.0 is installed, but deployments were tried with flwr>=1.41,<1.43 alone" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from fl_lightning.figures.clients import objective_figure
 from fl_lightning.figures.style import NotInstalledError, blank, draw, require
 from made_runs import make_comparison
 
-HINT = "matplotlib is not installed: pip install 'fl-lightning[report]'"
+HINT = "matplotlib is not installed: pip install -e '.[report]' in your clone"
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def without_matplotlib(monkeypatch):
 
 def test_what_is_missing_says_how_to_install_it(without_matplotlib):
     require("numpy")
-    with pytest.raises(NotInstalledError, match=r"matplotlib is not installed: pip install 'fl-lightning\[report\]'"):
+    with pytest.raises(NotInstalledError, match=r"matplotlib is not installed: pip install -e '\.\[report\]'"):
         objective_figure(np.ones(2) / 2, np.ones(2) / 2)
 
 
@@ -60,7 +60,7 @@ def test_a_report_has_what_can_be_made(package, missing, made, tmp_path, monkeyp
     make_comparison(tmp_path, 2, 2)
     monkeypatch.setitem(sys.modules, package, None)
     assert main(["report", str(tmp_path), "--logger", "none"]) == 0
-    hint = f"{package} is not installed: pip install 'fl-lightning[report]'"
+    hint = f"{package} is not installed: pip install -e '.[report]' in your clone"
     assert [record.getMessage() for record in caplog.records] == [f"no {missing}: {hint}"]
     assert (tmp_path / "report" / made).is_file()
     assert (tmp_path / "report" / "tables" / "final.md").is_file()

@@ -103,7 +103,7 @@ def test_a_node_that_does_not_see_the_folder_says_so(tmp_path):
 def test_ray_is_an_extra(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["compare", *SETTINGS, "--ray", "auto", "--out", str(tmp_path)]) == 2
-    assert "pip install 'fl-lightning[ray]'" in capsys.readouterr().err
+    assert "pip install -e '.[ray]' in your clone" in capsys.readouterr().err
 
 
 @pytest.mark.slow

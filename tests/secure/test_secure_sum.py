@@ -210,7 +210,7 @@ def test_a_missing_library_is_one_line_and_nothing_secret_is_left_behind(monkeyp
     library.cache_clear()
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
     assert main(["train", *arguments, "--run_dir", str(tmp_path / "other")]) == 2
-    assert capsys.readouterr().err.strip().splitlines()[-1].endswith("pip install 'fl-lightning[privacy]'")
+    assert capsys.readouterr().err.strip().splitlines()[-1].endswith("pip install -e '.[privacy]' in your clone")
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ def test_a_missing_library_is_one_line(monkeypatch, tmp_path, capsys):
     arguments = ["--config", "digits_dpfedacs.yaml", "--run_dir", str(tmp_path), "--logger", "none"]
     assert main(["train", *arguments, "--loop.rounds", "1"]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
-    assert lines[-1].endswith("pip install 'fl-lightning[privacy]'")
+    assert lines[-1].endswith("pip install -e '.[privacy]' in your clone")
     assert not any("Traceback" in line for line in lines)
 
 
