@@ -27,6 +27,7 @@ TRAINING = (
     "on_train_epoch_end",
     "on_train_end",
 )
+CHECKPOINTS = ("on_save_checkpoint", "on_load_checkpoint")
 RUN = ("setup", "configure_model", "on_fit_start", "on_fit_end", "teardown")
 _EVALUATION = ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end", "model_eval", "model_train")
 Stage = Literal["training", "testing", "validating"]
@@ -72,7 +73,7 @@ def uncalled_hooks(
     Hooks of the same name of a data module take precedence, as in a Trainer. ``module_optimizer``: whether the module's
     own optimizer and scheduler run.
     """
-    called = {*TRANSFER, *TRAINING, *RUN}
+    called = {*TRANSFER, *TRAINING, *RUN, *CHECKPOINTS, "configure_callbacks"}
     called.update(f"on_{stage_of(module)}_{moment}" for moment in _EVALUATION)
     if stage_of(module) == "validation":
         called.add("on_validation_model_zero_grad")

@@ -31,6 +31,12 @@ from fl_lightning.system.pace import message_sizes
 from fl_lightning.types import IntVector, ModelState, Received, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.hidden import check_hidden_updates, released
 
+# What a run takes from the loop at its start, and what does the same during a run.
+_TAKEN = ("algorithm", "system", "batch_size", "seed", "monitor", "mode", "evaluate_clients", "engine", "fabric")
+_FIXED = dict.fromkeys((*_TAKEN, "module", "federation", "client_weights"), "resume_from in a second loop") | {
+    "rounds": "should_stop, or resume_from in a second loop",
+    "callbacks": "the hooks of those that are there",
+}
 _NOBODY: IntVector = np.empty(0, dtype=np.int64)
 
 
@@ -75,10 +81,9 @@ class FederatedLoop:
         for name, value in (("rounds", rounds), ("batch_size", batch_size), ("evaluate_every", evaluate_every)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-        if lr is not None and not 0 < lr < float("inf"):
-            raise ValueError(f"lr={lr} must be a positive number")
         if seed < 0:
             raise ValueError(f"seed={seed} must not be negative")
+        self._running = False
         self.algorithm, self.system = algorithm or Algorithm(), system or System()
         self.rounds, self.lr = rounds, lr
         self.batch_size, self.seed = batch_size, seed
@@ -90,9 +95,8 @@ class FederatedLoop:
         self.record = RunRecord(monitor, mode)
         patterns = self.algorithm.local_parameters
         self.local_parts = LocalParts(patterns) if patterns else None  # what stays at the clients
-        for callback in (*callbacks, *self.fabric._callbacks):
-            watching.check_callback(callback)
         self.callbacks = [self.system.schedule, self.algorithm.sampling, self.system.channel, *callbacks]
+        self._everybody = self._watching()
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
         self._stages: list[Callable[[Received], Received]] = []  # between training and aggregation
         self._clients: ClientEvaluator | None = None
@@ -100,6 +104,32 @@ class FederatedLoop:
         self.should_stop = False  # a callback sets this to end after the round
         self.interrupted = False  # set from outside, at any moment, to pause after the round
         self.state: ModelState
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to change during a run what it has taken from here at its start."""
+        if name in _FIXED and self._running:
+            raise AttributeError(f"loop.{name} cannot change during a run: set it before, or use {_FIXED[name]}")
+        super().__setattr__(name, value)
+
+    @property
+    def lr(self) -> float | None:
+        """Base learning rate; if a callback sets it, from the next round on, until the end of the run."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, lr: float | None) -> None:
+        if lr is not None and not 0 < lr < float("inf"):
+            raise ValueError(f"lr={lr} must be a positive number")
+        if not self._running:
+            self._given_lr = lr
+        elif lr is None or self.base_rate != self._lr:
+            raise AttributeError(
+                "loop.lr is not the rate of this run, which the module's optimizer has: schedule it there"
+            )
+        else:
+            self.base_rate = lr
+            self.planner = replace(self.planner, learning_rate=lr)
+        self._lr = lr
 
     def run(
         self,
@@ -144,7 +174,9 @@ class FederatedLoop:
         if self.evaluate_clients is not None:
             self._clients = ClientEvaluator(self.evaluate_clients, federation, self.seed)
             federation = self._clients.data.training()
+        self._running = False  # an earlier run may have ended by an error
         self._setup(module, federation)
+        self._running = True
         if resume_from is not None:
             self.load_state_dict(resume_from)
         self.call("on_federation_start")
@@ -154,6 +186,8 @@ class FederatedLoop:
         except GeneratorExit:
             self._close()
             raise
+        finally:
+            self._running = False
         self._close()
 
     def _check_covered(self, data: Any) -> None:
@@ -172,6 +206,7 @@ class FederatedLoop:
 
     def _play(self, index: int) -> RoundResult:
         """Play one round."""
+        self._everybody.check_unchanged()
         plan, probe = self._plan(index)
         self.call("on_round_start", plan=plan)
         delivered = self.system.clock.delivered(plan, self.system.channel, self.seed)
@@ -243,8 +278,8 @@ class FederatedLoop:
     def _setup(self, module: LightningModule, federation: Federation) -> None:
         algorithm, num_clients = self.algorithm, len(federation.sizes)
         self.round_index, self.should_stop = 0, False
-        for callback in self._added_callbacks():
-            watching.check_callback(callback)  # some may have been added since the loop was made
+        self.lr = self._given_lr  # a callback may have changed it in an earlier run
+        self._everybody = self._watching(module)
         for part in self._parts().values():
             watching.start_anew(part)
         self.module, self.federation = module, federation
@@ -279,7 +314,7 @@ class FederatedLoop:
         check_hidden_updates(algorithm, num_buffers)
         algorithm.uploads.start(self.planner, num_buffers)
         self._stages = self._make_stages()
-        watchers = watching.watchers([*self.callbacks, *self.fabric._callbacks], self)
+        watchers = watching.watchers(self._everybody.called, self)
         watchers += [*algorithm.uploads.steps, *layers(algorithm.aggregator)]
         for hook in watching.HOOKS:
             self._hooks[hook] = [getattr(watcher, hook) for watcher in watchers if hasattr(watcher, hook)]
@@ -310,6 +345,8 @@ class FederatedLoop:
         parameters and buffers is saved by its ``on_save_checkpoint``.
         """
         position = {"round": self.round_index, "seed": self.seed, "stopped": self.should_stop}
+        if self.lr != self._given_lr:
+            position["lr"] = self.lr
         return position | results.saved(self.state, self.module, self.round_index, self._parts())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -320,6 +357,8 @@ class FederatedLoop:
         """
         self.round_index, self.state = results.restored(state, self.state, self.module, self._parts())
         self.should_stop = bool(state.get("stopped", False))
+        if "lr" in state:
+            self.lr = state["lr"]
         self.engine.load(self.state)
         results.load_module_state(self.module, self.round_index, state.get("module"))
 
@@ -339,14 +378,12 @@ class FederatedLoop:
             "record": self.record,
             "local_parts": self.local_parts,
             "spent": self.spent,
-            **dict(watching.named(self._added_callbacks())),
+            **dict(watching.named(self._everybody.added)),
         }
 
-    def _added_callbacks(self) -> list[Any]:
-        """Return all callbacks but the schedule, the sampling and the channel, wherever these stand."""
+    def _watching(self, module: LightningModule | None = None) -> watching.Everybody:
         own = (self.system.schedule, self.algorithm.sampling, self.system.channel)
-        everybody = [*self.callbacks, *self.fabric._callbacks]
-        return [callback for callback in everybody if not any(callback is part for part in own)]
+        return watching.Everybody(own, self.callbacks, self.fabric, module)
 
     def personalised(self, client: int) -> ModelState:
         """Return a client's own model: the global one but for its local parameters."""

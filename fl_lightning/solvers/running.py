@@ -29,12 +29,7 @@ def as_solver(given: Solver | str | None) -> Solver:
     kind = getattr(torch.optim, given, None) if isinstance(given, str) else None
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)) or kind is torch.optim.Optimizer:
         raise ValueError(f"solver={given!r} is unknown: use a Solver or the name of an optimizer of torch.optim: 'SGD'")
-    try:
-        return TorchOptimizer(kind)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}: in Python, solver=TorchOptimizer(torch.optim.{given}, allow_nonlinear=True)"
-        ) from None
+    return TorchOptimizer(kind)
 
 
 def warn_of_difference(module: LightningModule, solver: Solver, lr: float | None) -> None:

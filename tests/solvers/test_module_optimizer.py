@@ -9,14 +9,18 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.nn import functional
 
+from fl_lightning import FederatedLoop, algorithm
+from fl_lightning.aggregators import MemorizedMean, NormalizedMean
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.cli.main import main
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine import Engine
 from fl_lightning.module import FederatedModule
 from fl_lightning.runs.records import read_rounds
-from fl_lightning.samplers import FullParticipation
+from fl_lightning.samplers import FullParticipation, HeterogeneityAware, Importance
+from fl_lightning.server import Calibration
 from fl_lightning.solvers import SGD, ModuleOptimizer, TorchOptimizer
+from fl_lightning.uploads import Clip
 from made import made_loop
 
 T = np.arange(1, 31)
@@ -57,16 +61,21 @@ def data(num_clients=1):
     return TensorFederation(pair, pair, np.split(np.arange(total), num_clients))
 
 
+def uneven():
+    """Four clients with 2, 4, 6 and 8 examples."""
+    pair = data(4).train
+    return TensorFederation(pair, pair, np.split(np.arange(20), [2, 6, 12]))
+
+
 def loop(rounds=1, lr=None, solver="module", num_steps=STEPS, **settings):
     return made_loop(
         rounds=rounds,
         lr=lr,
         schedule=HeterogeneitySchedule(groups=[Group(1.0, num_steps, 0.0)]),
-        sampling=SamplerSelection(FullParticipation(), 1.0),
         channel=ChannelFailures(),
         solver=solver,
         batch_size=8,
-        **({"engine": Engine("sequential")} | settings),
+        **({"engine": Engine("sequential"), "sampling": SamplerSelection(FullParticipation(), 1.0)} | settings),
     )
 
 
@@ -161,8 +170,6 @@ def test_threads_use_the_optimizer_of_their_own_copy():
 @pytest.mark.parametrize(
     ("configure", "message"),
     [
-        (OPTIMIZERS["adam"][0], "Adam of Module is not linear.*allow_nonlinear=True"),
-        (OPTIMIZERS["two groups"][0], "groups differently"),
         (lambda module: None, "returned nothing"),
         (sgd(lr=0.0), "learning rate 0"),
         (
@@ -180,6 +187,50 @@ def test_threads_use_the_optimizer_of_their_own_copy():
 def test_what_cannot_be_done_is_refused(configure, message):
     with pytest.raises(ValueError, match=message):
         loop().run(Module(configure), data())
+
+
+BY_WEIGHT = SamplerSelection(Importance(), 2)
+DEPENDS = {
+    "draws": {"sampling": SamplerSelection(HeterogeneityAware(), 2)},
+    "coefficients": {"sampling": BY_WEIGHT, "aggregator": NormalizedMean()},
+    "memory": {"sampling": BY_WEIGHT, "aggregator": MemorizedMean()},
+    "clipped uploads": {"sampling": BY_WEIGHT, "uploads": [Clip(1.0)]},
+    "rates": {"sampling": BY_WEIGHT, "max_local_steps": 3},
+}
+REASONS = {"adam": "Adam of Module is not linear", "two groups": "SGD of Module steps its parameter groups differently"}
+
+
+@pytest.mark.parametrize("name", REASONS)
+@pytest.mark.parametrize("what", DEPENDS)
+def test_an_optimizer_without_accumulation_is_refused_where_something_depends_on_it(name, what):
+    with pytest.raises(ValueError, match=f"{REASONS[name]}.*which this algorithm depends on.*allow_nonlinear=True"):
+        loop(**DEPENDS[what]).run(Module(OPTIMIZERS[name][0]), uneven())
+
+
+@pytest.mark.parametrize("solver", ["module", "AdamW", TorchOptimizer(torch.optim.SGD, clip_norm=1.0)])
+@pytest.mark.parametrize("calibration", [Calibration(), Calibration("none"), Calibration("average")])
+def test_it_runs_with_a_warning_where_nothing_does(solver, calibration, caplog):
+    federated = loop(2, None if solver == "module" else 0.1, solver, calibration=calibration, sampling=BY_WEIGHT)
+    with caplog.at_level(logging.WARNING, "fl_lightning"):
+        result = federated.run(Module(OPTIMIZERS["adam"][0]), uneven())
+    warned = [record.getMessage() for record in caplog.records if "does not depend on A" in record.getMessage()]
+    assert len(warned) == 1
+    assert "is not linear in the gradients" in warned[0]
+    assert len(set(result.history.column("learning_rate"))) == 1
+    assert result.weights.isfinite().all()
+
+
+def test_the_presets_take_a_solver(caplog):
+    with caplog.at_level(logging.WARNING, "fl_lightning"):
+        made = FederatedLoop(algorithm("fedavg", solver="module"), rounds=1, lr=None)
+        made.run(Module(lambda module: torch.optim.AdamW(module.parameters(), lr=0.01)), data(5))
+    assert "AdamW of Module is not linear" in caplog.text
+    with pytest.raises(ValueError, match=r"AdamW is not linear.*depends on"):
+        FederatedLoop(algorithm("fedacs", solver="AdamW"), rounds=1, lr=0.1).run(Module(sgd()), data(5))
+    with pytest.raises(ValueError, match="solver='module' would replace that of fedprox"):
+        algorithm("fedprox", solver="module")
+    with pytest.raises(ValueError, match=r"would replace that of solver\.momentum"):
+        algorithm("fedavg", settings={"solver.momentum": 0.9}, solver="module")
 
 
 def test_a_rate_of_zero_is_refused_in_the_round_that_has_it():
