@@ -7,7 +7,9 @@ from typing import Literal, cast
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
+from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import GradClipAlgorithmType
 
 from fl_lightning.parts.protocols import Batch
 
@@ -23,6 +25,7 @@ TRAINING = (
     "backward",
     "on_after_backward",
     "on_before_optimizer_step",
+    "configure_gradient_clipping",
     "on_train_batch_end",
     "on_train_epoch_end",
     "on_train_end",
@@ -116,6 +119,9 @@ class StandInTrainer:
 
     logger = progress_bar_callback = None
     predicting = sanity_checking = fast_dev_run = False
+    gradient_clip_val: float | None = None
+    gradient_clip_algorithm: GradClipAlgorithmType | None = None
+    precision_plugin = Precision()  # clips for self.clip_gradients; gradients are never scaled when hooks see them
 
     def __init__(self, module: LightningModule, global_rank: int = 0, world_size: int = 1) -> None:
         self.model = self.lightning_module = module

@@ -26,14 +26,15 @@ from fl_lightning.parts.traits import layers
 from fl_lightning.planning import Planner, target_weights
 from fl_lightning.server import Budget, Spent
 from fl_lightning.server.faults import SoundProbe, without_absent
-from fl_lightning.solvers import warn_of_difference
+from fl_lightning.solvers import Clipping, warn_of_difference
 from fl_lightning.system.pace import message_sizes
 from fl_lightning.types import IntVector, ModelState, Received, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.hidden import check_hidden_updates, released
 
 # What a run takes from the loop at its start, and what does the same during a run.
 _TAKEN = ("algorithm", "system", "batch_size", "seed", "monitor", "mode", "evaluate_clients", "engine", "fabric")
-_FIXED = dict.fromkeys((*_TAKEN, "module", "federation", "client_weights"), "resume_from in a second loop") | {
+_GIVEN = ("module", "federation", "client_weights", "gradient_clip_val", "gradient_clip_algorithm")
+_FIXED = dict.fromkeys((*_TAKEN, *_GIVEN), "resume_from in a second loop") | {
     "rounds": "should_stop, or resume_from in a second loop",
     "callbacks": "the hooks of those that are there",
 }
@@ -49,6 +50,8 @@ class FederatedLoop:
         rounds: Number of rounds, R.
         lr: Base learning rate eta_1 of the local steps; None with ``solver="module"``, which has its own.
         batch_size: Examples in a local step; a client with fewer takes all it has.
+        gradient_clip_val: Clip the gradient of each local step to this, as a Trainer does; None: no clipping.
+        gradient_clip_algorithm: ``norm``: the norm of all gradients together. ``value``: each number by itself.
         budget: Ends the run when it has cost this much; ``rounds`` is a limit as well.
         evaluate_every: Evaluate each n-th round, and the last one.
         evaluate_clients: Evaluate the model on each client's own data after each n-th round; 0: never.
@@ -68,6 +71,8 @@ class FederatedLoop:
         rounds: int,
         lr: float | None,
         batch_size: int = 64,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: Clipping = "norm",
         budget: Budget | None = None,
         evaluate_every: int = 1,
         evaluate_clients: ClientEvaluation | int = 0,
@@ -85,6 +90,10 @@ class FederatedLoop:
             raise ValueError(f"seed={seed} must not be negative")
         self._running = False
         self.algorithm, self.system = algorithm or Algorithm(), system or System()
+        self.gradient_clip_val, self.gradient_clip_algorithm = gradient_clip_val, gradient_clip_algorithm
+        clipped = self.algorithm.solver.clipped(gradient_clip_val, gradient_clip_algorithm)
+        if clipped is not self.algorithm.solver:
+            self.algorithm = replace(self.algorithm, solver=clipped)
         self.rounds, self.lr = rounds, lr
         self.batch_size, self.seed = batch_size, seed
         self.evaluate_every, self.evaluate_clients = evaluate_every, as_evaluation(evaluate_clients)

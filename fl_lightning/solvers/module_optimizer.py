@@ -135,6 +135,7 @@ class ModuleOptimizer(Solver):
     def of(self, module: LightningModule) -> "ModuleOptimizer":
         other = ModuleOptimizer(self.allow_nonlinear)
         other._module, other._rates = module, self._rates
+        other.clip = self.clip
         return other
 
     @override

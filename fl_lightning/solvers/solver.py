@@ -1,18 +1,21 @@
 """What a solver is, the probe that finds its accumulation, and the solvers of a loop: SGD and any torch optimizer."""
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, Vector
 
 DecayForm = Literal["exponential", "inverse", "linear"]
+Clipping = Literal["norm", "value"]
 
 
 class LocalSteps(Protocol):
@@ -46,6 +49,7 @@ class Solver:
     linear = True  # whether the steps are linear in the gradients; where they are not, A is a guess
     guess = ""  # why it is, where nobody has agreed to that: refused where the algorithm depends on A
     stackable = False  # whether one object can step many clients at once, as rows
+    clip: tuple[float, Clipping] | None = None  # of the gradient before each step
     _probed: tuple[float | None, Vector] | None = None
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -58,6 +62,26 @@ class Solver:
         if lr is None:
             raise ValueError("lr=None is for solver='module' alone, which has a rate of its own: give lr a number")
         return lr
+
+    def clipped(self, value: float | None, algorithm: Clipping = "norm") -> Self:
+        """Return this solver with gradients clipped as ``Trainer(gradient_clip_val=...)`` clips them; None: as it is.
+
+        A stays that of the steps without clipping, which is exact where nothing is clipped.
+        """
+        one_of("gradient_clip_algorithm", algorithm, Clipping)
+        if value is None:
+            return self
+        if not 0 < value < float("inf"):
+            raise ValueError(f"gradient_clip_val={value} must be a positive number, or None for no clipping")
+        made = copy.copy(self)
+        made.clip, made.stackable = (value, algorithm), False
+        return made
+
+    def clip_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Clip the gradients of one client's step, where that is asked for."""
+        if self.clip is not None:
+            clip = clip_grad_value_ if self.clip[1] == "value" else clip_grad_norm_
+            clip(parameters, self.clip[0])
 
     def of(self, module: LightningModule) -> "Solver":
         """Return the solver for a copy of the module."""

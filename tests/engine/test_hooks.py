@@ -24,7 +24,7 @@ from made import made_loop
 STEPS, EXAMPLES = 4, 24
 # What a Trainer calls around its fit and what has no meaning without it.
 NOT_OURS = {"prepare_data", "configure_sharded_model", "train_dataloader", "val_dataloader", "test_dataloader"}
-NOT_OURS |= {"optimizer_step", "configure_gradient_clipping", "configure_callbacks", "lr_scheduler_step"}
+NOT_OURS |= {"optimizer_step", "configure_callbacks", "lr_scheduler_step"}
 NOT_OURS |= {"on_save_checkpoint", "on_load_checkpoint"}
 
 

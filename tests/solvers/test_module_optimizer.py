@@ -79,7 +79,7 @@ def loop(rounds=1, lr=None, solver="module", num_steps=STEPS, **settings):
     )
 
 
-def fitted(module, epochs=1):
+def fitted(module, epochs=1, **settings):
     """Train by Lightning on the same batches: the whole data of the one client, STEPS times per epoch."""
     trainer = Trainer(
         max_epochs=epochs,
@@ -88,6 +88,7 @@ def fitted(module, epochs=1):
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        **settings,
     )
     trainer.fit(module, torch.utils.data.DataLoader([data().batch(0, np.arange(8))] * STEPS, batch_size=None))
     return nn.utils.parameters_to_vector(module.parameters())
@@ -187,6 +188,46 @@ def test_threads_use_the_optimizer_of_their_own_copy():
 def test_what_cannot_be_done_is_refused(configure, message):
     with pytest.raises(ValueError, match=message):
         loop().run(Module(configure), data())
+
+
+class Clips(Module):
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        self.clip_gradients(optimizer, gradient_clip_val or 0.07, gradient_clip_algorithm or "norm")
+
+
+@pytest.mark.parametrize("kind", [Module, Clips])
+@pytest.mark.parametrize("optimizer", ["momentum and decay", "adam"])
+@pytest.mark.parametrize(
+    "clipping", [{}, {"gradient_clip_val": 0.1}, {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}]
+)
+def test_gradients_are_clipped_as_a_trainer_clips_them(kind, optimizer, clipping):
+    configure = OPTIMIZERS[optimizer][0]
+    state = loop(solver=ModuleOptimizer(allow_nonlinear=True), **clipping).run(kind(configure), data())
+    torch.testing.assert_close(state.weights, fitted(kind(configure), **clipping).detach(), rtol=1e-5, atol=1e-6)
+    plain = fitted(Module(configure)).detach()
+    clips = bool(clipping) or kind is Clips
+    assert torch.allclose(state.weights, plain, rtol=1e-4, atol=1e-5) != clips
+
+
+@pytest.mark.parametrize("mode", ["sequential", "threads", "auto"])
+def test_every_way_of_training_clips(mode, caplog):
+    settings = {"gradient_clip_val": 0.1, "solver": SGD(momentum=0.9), "lr": 0.2, "rounds": 2}
+    with caplog.at_level(logging.WARNING, "fl_lightning"):
+        found = loop(engine=Engine(mode), **settings).run(Module(sgd()), data(20))
+    reference = loop(engine=Engine("reference"), **settings).run(Module(sgd()), data(20))
+    torch.testing.assert_close(found.weights, reference.weights, rtol=1e-5, atol=1e-6)
+    assert "gradients are clipped" in caplog.text
+    with pytest.raises(ValueError, match="gradient_clip_val=-1 must be a positive number"):
+        loop(gradient_clip_val=-1)
+    with pytest.raises(ValueError, match="gradient_clip_algorithm='most'"):
+        loop(gradient_clip_algorithm="most")
+
+
+def test_the_command_line_and_its_config_know_clipping(tmp_path):
+    arguments = ["--config", "digits_fedavg.yaml", "--loop.gradient_clip_val", "0.001", "--logger", "none"]
+    assert main(["train", *arguments, "--loop.rounds", "3", "--run_dir", str(tmp_path)]) == 0
+    losses = [row["test_loss"] for row in read_rounds(tmp_path / "metrics.csv")]
+    assert max(losses) - min(losses) < 0.01  # it moves by hardly anything
 
 
 BY_WEIGHT = SamplerSelection(Importance(), 2)
