@@ -19,6 +19,7 @@ from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
+from fl_lightning.loop import results
 from fl_lightning.parts import memory
 from fl_lightning.parts.protocols import Engine
 from fl_lightning.types import ModelState, RoundResult
@@ -255,7 +256,7 @@ class TrainerView:
         """Write the module as ``load_from_checkpoint`` takes it; there is no optimizer that outlives a round."""
         loop = self._loop
         loop.engine.load(loop.state)
-        loop.fabric.save(path, _checkpoint(loop))
+        loop.fabric.save(path, module_checkpoint(loop.module, loop.round_index))
 
     def _remove(self, path: str) -> None:
         if self.is_global_zero:
@@ -268,17 +269,25 @@ class TrainerView:
         return bool(votes == self.world_size) if all else bool(votes > 0)
 
 
-def _checkpoint(loop: Rounds) -> dict[str, Any]:
-    module = loop.module
+def module_checkpoint(module: LightningModule, num_rounds: int, with_state: bool = True) -> dict[str, Any]:
+    """Return a module as ``load_from_checkpoint`` takes it, in a project that does not know this package.
+
+    Hyperparameters that could not be read back without running code are left out: give them to it as arguments.
+
+    Args:
+        module: Its weights, hyperparameters and what its ``on_save_checkpoint`` adds are saved.
+        num_rounds: That are finished; the last one counts as the epoch.
+        with_state: Whether ``on_save_checkpoint`` is called; what it adds may be of the clients' data.
+    """
     checkpoint: dict[str, Any] = {
-        "epoch": loop.round_index - 1,
-        "global_step": loop.round_index,
+        "epoch": num_rounds - 1,
+        "global_step": num_rounds,
         "pytorch-lightning_version": version("lightning"),
         "state_dict": {name: value.detach().cpu().clone() for name, value in module.state_dict().items()},
         "loops": {},
     }
-    if module.hparams:
+    if module.hparams and results.readable(dict(module.hparams)):
         checkpoint[module.CHECKPOINT_HYPER_PARAMS_NAME] = module._hparams_name
         checkpoint[module.CHECKPOINT_HYPER_PARAMS_KEY] = dict(module.hparams)
-    module.on_save_checkpoint(checkpoint)
-    return checkpoint
+    added = results.module_state(module, num_rounds) if with_state else None
+    return checkpoint | (added or {})
