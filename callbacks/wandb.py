@@ -111,7 +111,7 @@ class WandbMetrics(Remembers, Callback):
             self.start()
 
     def start(self) -> None:
-        """Open the run; in a loop of your own call this, :meth:`log_round` after each round and :meth:`finish` at the end."""
+        """Open the run; in a loop of your own: this, :meth:`log_round` after each round, and :meth:`finish`."""
         if is_disabled():
             rank_zero_info("W&B: switched off by the environment; nothing is logged to it.")
             return
