@@ -243,7 +243,7 @@ class ComputationTime(Remembers, Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """In a plain Trainer, whose one device is a client: log the same columns for an epoch."""
         num_steps = trainer.global_step - self._steps_before
-        if np.size(self.seconds_per_step) > 1:
+        if isinstance(self.seconds_per_step, list):
             raise MisconfigurationException(
                 f"ComputationTime(seconds_per_step={self.seconds_per_step}) has a number per client, and a Trainer "
                 "is one client: give one number"

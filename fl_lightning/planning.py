@@ -69,7 +69,7 @@ class Planner:
         other = replace(profiles, accumulation=np.sqrt(profiles.accumulation) * factors, offered_accumulation=offered)
         plans = [self.undrawn(each) for each in (profiles, other)]
         found = [[*plan.cohort.probabilities, *plan.coefficients, algorithm.calibration.factor(plan)] for plan in plans]
-        return not np.allclose(*found, rtol=1e-9)
+        return not np.allclose(found[0], found[1], rtol=1e-9)
 
     @property
     def _schedule(self) -> ScheduleTraits:

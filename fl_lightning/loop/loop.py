@@ -89,6 +89,7 @@ class FederatedLoop:
         if seed < 0:
             raise ValueError(f"seed={seed} must not be negative")
         self._running = False
+        self._lr: float | None = None
         self.algorithm, self.system = algorithm or Algorithm(), system or System()
         self.gradient_clip_val, self.gradient_clip_algorithm = gradient_clip_val, gradient_clip_algorithm
         clipped = self.algorithm.solver.clipped(gradient_clip_val, gradient_clip_algorithm)
@@ -113,6 +114,8 @@ class FederatedLoop:
         self.should_stop = False  # a callback sets this to end after the round
         self.interrupted = False  # set from outside, at any moment, to pause after the round
         self.state: ModelState
+        self.base_rate: float
+        self.planner: Planner
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse to change during a run what it has taken from here at its start."""
@@ -353,7 +356,7 @@ class FederatedLoop:
         draws outside of local training and evaluation depends on torch's own stream. What a module keeps outside its
         parameters and buffers is saved by its ``on_save_checkpoint``.
         """
-        position = {"round": self.round_index, "seed": self.seed, "stopped": self.should_stop}
+        position: dict[str, Any] = {"round": self.round_index, "seed": self.seed, "stopped": self.should_stop}
         if self.lr != self._given_lr:
             position["lr"] = self.lr
         return position | results.saved(self.state, self.module, self.round_index, self._parts())
