@@ -9,7 +9,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks.rounds import RoundCallback, global_seed
+from fl_lightning.callbacks.rounds import OneClient, RoundCallback, global_seed
 from fl_lightning.parts.bases import Channel
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.system.availability import uniforms
@@ -20,7 +20,7 @@ from fl_lightning.types import IntVector, RoundPlan, Vector
 Multiplicity = Literal["shared", "independent"]
 
 
-class ChannelFailures(Callback, Channel):
+class ChannelFailures(OneClient, Callback, Channel):
     r"""Loses each upload with the client's failure probability, :math:`Z_m \sim \mathrm{Ber}(1 - q_m)`.
 
     The links of all M clients are drawn in each round, also of those that send nothing, so every algorithm under one
@@ -46,6 +46,11 @@ class ChannelFailures(Callback, Channel):
         rng = generator(seed, Purpose.LINK, plan.index)
         return arrivals(plan.profiles.failure_rates, plan.cohort.counts, self.multiplicity, rng)
 
+    def arrives(self, round_index: int, failure_rate: float, seed: int = 0) -> bool:
+        """Return whether the upload of the client that :meth:`as_client` names arrives, for a loop of your own."""
+        luck = generator(seed, Purpose.LINK, round_index).random(self.num_clients)
+        return bool(luck[self.client] >= failure_rate)
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """In a plain Trainer: remember where the epoch began."""
         weights = {name: value.detach().clone() for name, value in pl_module.state_dict().items()}
@@ -53,7 +58,7 @@ class ChannelFailures(Callback, Channel):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """In a plain Trainer: lose the epoch with probability q."""
-        arrived = generator(global_seed(), Purpose.LINK, trainer.current_epoch + 1).random() >= self._rate(trainer)
+        arrived = self.arrives(trainer.current_epoch + 1, self._rate(trainer), global_seed())
         if not arrived and self._before is not None:
             weights, optimizers = self._before
             pl_module.load_state_dict(weights)

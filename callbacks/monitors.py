@@ -3,10 +3,13 @@
 import math
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -37,32 +40,44 @@ class RoundProgress(RoundCallback):
         self.monitor = monitor
         self._bar: Progress | None = None
 
+    def start(self, rounds: int) -> None:
+        """Look where to write; in a loop of your own call this, then :meth:`show` after each round and ``close``."""
+        self._console = Console(file=forgiving(sys.stderr))
+        self._rounds = rounds
+
+    def show(self, round_index: int, row: Mapping[str, float], monitor: str = MONITOR) -> None:
+        """Show a round that is finished."""
+        names = dict.fromkeys((self.monitor or monitor, "train_loss"))
+        values = {name.replace("_", " "): row.get(name, math.nan) for name in names}
+        shown = "  ".join(f"{name} {value:.3f}" for name, value in values.items() if not math.isnan(value))
+        if self._console.is_terminal:
+            self._open(round_index)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=round_index, description=shown)
+        elif round_index % max(1, self._rounds // 10) == 0 or round_index in (1, self._rounds):
+            self._console.print(f"round {round_index}/{self._rounds}  {shown}", highlight=False)
+
+    def _open(self, completed: int) -> None:
+        if self._bar is None:
+            columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console)
+            self._task = self._bar.add_task("", total=self._rounds, completed=completed)
+            self._bar.start()
+
     def on_federation_start(self, loop: FederatedLoop) -> None:
         """Look where to write."""
-        if loop.fabric.global_rank:
-            return
-        self._console = Console(file=forgiving(sys.stderr))
-        self._every = max(1, loop.rounds // 10)
+        if not loop.fabric.global_rank:
+            self.start(loop.rounds)
 
     def on_round_start(self, loop: FederatedLoop, plan: RoundPlan) -> None:
         """Open the bar before the first round, when the others have said what they have to say."""
-        if not loop.fabric.global_rank and self._bar is None and self._console.is_terminal:
-            columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
-            self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console)
-            self._task = self._bar.add_task("", total=loop.rounds, completed=loop.round_index)
-            self._bar.start()
+        if not loop.fabric.global_rank and self._console.is_terminal:
+            self._open(loop.round_index)
 
     def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Move the bar."""
-        if loop.fabric.global_rank:
-            return
-        names = dict.fromkeys((self.monitor or loop.monitor, "train_loss"))
-        values = {name.replace("_", " "): result.metrics.get(name, math.nan) for name in names}
-        shown = "  ".join(f"{name} {value:.3f}" for name, value in values.items() if not math.isnan(value))
-        if self._bar is not None:
-            self._bar.update(self._task, completed=loop.round_index, description=shown)
-        elif loop.round_index % self._every == 0 or loop.round_index in (1, loop.rounds):
-            self._console.print(f"round {loop.round_index}/{loop.rounds}  {shown}", highlight=False)
+        if not loop.fabric.global_rank:
+            self.show(loop.round_index, result.metrics, loop.monitor)
 
     def close(self, loop: FederatedLoop | None = None) -> None:
         """Close the bar, also when a run ends early."""
@@ -95,6 +110,11 @@ class StopAtTarget(Callback):
             one_of("mode", mode, Mode)
         self.target = target
         self.monitor, self.mode = monitor, mode
+        self._found = False  # the metric, in a plain Trainer
+
+    def reached(self, value: float) -> bool:
+        """Return whether a value is at the target or beyond, for a loop of your own."""
+        return reaches(value, self.target, self.mode or "max")
 
     def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Ask the loop to stop once the target is reached."""
@@ -108,10 +128,23 @@ class StopAtTarget(Callback):
             loop.should_stop = True
 
     @override
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         value = trainer.callback_metrics.get(self.monitor or MONITOR)
-        if value is not None and not trainer.sanity_checking and reaches(float(value), self.target, self.mode or "max"):
+        self._found |= value is not None
+        if value is not None and self.reached(float(value)):
             trainer.should_stop = True
+        if trainer.current_epoch >= (trainer.check_val_every_n_epoch or 1):
+            self.on_train_end(trainer, pl_module)  # what is logged at all was logged by now
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """In a plain Trainer: say that the metric to watch was never logged."""
+        monitor = self.monitor or MONITOR
+        if not self._found and monitor not in trainer.callback_metrics:
+            logged = ", ".join(trainer.callback_metrics) or "nothing"
+            raise MisconfigurationException(
+                f"StopAtTarget(monitor={monitor!r}) finds no such metric, so it never stops: logged is {logged}"
+            )
 
 
 class ComputationTime(Remembers, Callback):
@@ -145,11 +178,37 @@ class ComputationTime(Remembers, Callback):
         """Start the clock."""
         self._resumed_at = time.perf_counter() - self.wall_time
 
+    def add_round(
+        self,
+        num_steps: npt.ArrayLike,
+        training_seconds: float = 0.0,
+        uplink_bytes: float = 0.0,
+        downlink_bytes: float = 0.0,
+    ) -> dict[str, float]:
+        """Return the columns of a round, for a loop of your own; a step takes ``seconds_per_step``, else a second.
+
+        Args:
+            num_steps: Local steps of each client, 0 for those that were not drawn.
+            training_seconds: How long the round took, measured.
+            uplink_bytes: What all clients sent.
+            downlink_bytes: What all clients got.
+        """
+        steps = np.atleast_1d(np.asarray(num_steps))
+        seconds = steps * np.asarray(1.0 if self.seconds_per_step is None else self.seconds_per_step)
+        costs = RoundCosts(
+            local_steps=int(steps.sum()),
+            computation_time=float(seconds.sum()),
+            round_time=float(seconds.max()),
+            uplink_bytes=uplink_bytes,
+            downlink_bytes=downlink_bytes,
+        )
+        return self._columns(costs, training_seconds)
+
     def configure_metrics(self, result: RoundResult) -> dict[str, float]:
         """Return the columns of a round."""
         costs = result.costs
         if costs is None:
-            raise ValueError("ComputationTime needs the costs of a round: run it in fl_lightning.FederatedLoop")
+            raise ValueError("ComputationTime needs the costs of a round: call add_round(num_steps) in your own loop")
         if self.seconds_per_step is not None:
             plan = result.plan
             num_steps = np.where(plan.cohort.counts > 0, plan.profiles.num_steps, 0)
@@ -184,11 +243,12 @@ class ComputationTime(Remembers, Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """In a plain Trainer, whose one device is a client: log the same columns for an epoch."""
         num_steps = trainer.global_step - self._steps_before
-        seconds = num_steps * (1.0 if self.seconds_per_step is None else float(np.mean(self.seconds_per_step)))
-        costs = RoundCosts(
-            local_steps=num_steps, computation_time=seconds, round_time=seconds, uplink_bytes=0.0, downlink_bytes=0.0
-        )
-        pl_module.log_dict(self._columns(costs, time.perf_counter() - self._epoch_began))
+        if isinstance(self.seconds_per_step, list):
+            raise MisconfigurationException(
+                f"ComputationTime(seconds_per_step={self.seconds_per_step}) has a number per client, and a Trainer "
+                "is one client: give one number"
+            )
+        pl_module.log_dict(self.add_round(num_steps, time.perf_counter() - self._epoch_began))
 
 
 _AXES = ("local_steps", "computation_time")

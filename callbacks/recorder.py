@@ -2,14 +2,13 @@
 
 import json
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from lightning.pytorch import LightningModule
 from typing_extensions import override
 
 from fl_lightning.callbacks.monitors import reaches
@@ -17,6 +16,7 @@ from fl_lightning.callbacks.rounds import RoundCallback
 from fl_lightning.callbacks.run_files import MetricsFile, Uncovered, without_uncovered, write_client_table
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.loop.results import MONITOR, Mode, averaged_name
+from fl_lightning.loop.watching import module_checkpoint
 from fl_lightning.output import write_durably
 from fl_lightning.parts.memory import Remembers, encode
 from fl_lightning.runs.identity import installed_versions
@@ -145,12 +145,13 @@ class RunRecorder(Remembers, RoundCallback):
             self.write(name, loop, loop.round_index, loop.module)
         loop.engine.load(loop.state)
 
-    def write(self, name: str, loop: FederatedLoop, num_rounds: int, module: nn.Module) -> None:
+    def write(self, name: str, loop: FederatedLoop, num_rounds: int, module: LightningModule) -> None:
         """Write one of ``FINAL_FILES``, of a run that made some rounds; the loop need not have been started."""
         if name == CLIENTS:
             write_client_table(self.run_dir / name, self._uncovered.split(loop, self.client_columns(num_rounds)))
         elif name.startswith("model"):
-            save_weights(module, self.run_dir / name)
+            private = loop.algorithm.uploads.secret is not None
+            write_durably(self.run_dir / name, encode(module_checkpoint(module, num_rounds, not private)))
         else:
             write_durably(self.run_dir / name, (json.dumps(self._summary(loop), indent=2) + "\n").encode())
 
@@ -235,16 +236,3 @@ def summarise(
     finals = ("test_loss", "distance", "averaged_loss", "averaged_distance")
     summary |= {f"final_{metric}": last[metric] for metric in finals if metric in last}
     return summary | {f"total_{cost}": last[cost] for cost in _COSTS if cost in last}
-
-
-def save_weights(module: nn.Module, path: Path) -> None:
-    """Write the module's weights as a checkpoint that ``load_from_checkpoint`` of a plain Lightning project takes."""
-    weights = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
-    checkpoint = {
-        "epoch": 0,
-        "global_step": 0,
-        "pytorch-lightning_version": version("lightning"),
-        "state_dict": weights,
-        "loops": {},
-    }
-    write_durably(path, encode(checkpoint))

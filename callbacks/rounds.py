@@ -6,6 +6,7 @@ from typing import ClassVar
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from typing_extensions import Self
 
 from fl_lightning.samplers.selection import Selection
 
@@ -21,6 +22,19 @@ class RoundCallback(Callback):
             f"{type(self).__name__} has no meaning in a plain Trainer: {self.not_in_trainer}, or run it in "
             "fl_lightning.FederatedLoop"
         )
+
+
+class OneClient:
+    """What a schedule and a channel are in a plain Trainer: those of one client among several."""
+
+    client, num_clients = 0, 1
+
+    def as_client(self, client: int, num_clients: int) -> Self:
+        """Be one client of several in a plain Trainer, with the T, q and links that it has in a federation."""
+        if not 0 <= client < num_clients:
+            raise ValueError(f"client={client} must be in 0..{num_clients - 1}, as num_clients={num_clients}")
+        self.client, self.num_clients = client, num_clients
+        return self
 
 
 def global_seed() -> int:

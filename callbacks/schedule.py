@@ -8,7 +8,7 @@ import numpy.typing as npt
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks.rounds import global_seed
+from fl_lightning.callbacks.rounds import OneClient, global_seed
 from fl_lightning.parts.bases import Schedule
 from fl_lightning.parts.traits import ScheduleTraits
 from fl_lightning.seeding import Purpose, generator
@@ -147,7 +147,7 @@ Rates = float | list[float] | Ramp | str
 Unit = Literal["iterations", "epochs"]
 
 
-class HeterogeneitySchedule(Callback, Schedule):
+class HeterogeneitySchedule(OneClient, Callback, Schedule):
     """Decides how many local steps every client takes and how often its upload fails.
 
     Give one of: ``groups`` (ranges from which each client draws), ``num_steps`` with ``failure_rates`` (fixed values:
@@ -225,10 +225,11 @@ class HeterogeneitySchedule(Callback, Schedule):
         if self._loader_batches is None:
             self._loader_batches = trainer.num_training_batches
         loader_batches = self._loader_batches
-        one_client = np.array([1 if loader_batches == float("inf") else loader_batches], dtype=np.int64)
-        conditions = self.configure_conditions(trainer.current_epoch + 1, one_client, global_seed())
-        self.failure_rate = float(conditions.failure_rates[0])
-        num_batches = int(min(conditions.num_steps[0] * trainer.accumulate_grad_batches, loader_batches))
+        batches = 1 if loader_batches == float("inf") else loader_batches
+        everybody = np.full(self.num_clients, batches, dtype=np.int64)
+        conditions = self.configure_conditions(trainer.current_epoch + 1, everybody, global_seed())
+        self.failure_rate = float(conditions.failure_rates[self.client])
+        num_batches = int(min(conditions.num_steps[self.client] * trainer.accumulate_grad_batches, loader_batches))
         trainer.fit_loop.max_batches = num_batches
         if isinstance(trainer.val_check_interval, float):  # validate at the end of the shortened epoch
             trainer.val_check_batch = max(1, int(num_batches * trainer.val_check_interval))

@@ -5,7 +5,7 @@ import logging
 import netrc
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,6 +60,8 @@ class WandbMetrics(Remembers, Callback):
         pictures: Whether to log pictures at the end; they cost about a second.
         log_model: Which files become artifacts: ``none``, ``end`` (the weights at the end) or ``checkpoint`` (each
             checkpoint as well); ``WANDB_LOG_MODEL`` by default, else none.
+        monitor: The headline metric; the loop's by default, ``test_accuracy`` in a Trainer and in a loop of your own.
+        monitor_mode: Whether more of it is better (``max``) or less (``min``); the loop's by default, else ``max``.
     """
 
     memory = ("run_id", "_best", "_reached")  # a resumed run logs to the same W&B run
@@ -77,8 +79,12 @@ class WandbMetrics(Remembers, Callback):
         target_accuracy: float | None = None,
         pictures: bool = True,
         log_model: Files | None = None,
+        monitor: str | None = None,
+        monitor_mode: Mode | None = None,
     ) -> None:
         one_of("mode", mode, Connection)
+        if monitor_mode is not None:
+            one_of("monitor_mode", monitor_mode, Mode)
         self.log_model = _files_to_log(log_model)
         self.pictures = pictures
         self.project = project or os.environ.get("WANDB_PROJECT") or "fl-lightning"
@@ -88,7 +94,8 @@ class WandbMetrics(Remembers, Callback):
         self.config, self.target_accuracy = config or {}, target_accuracy
         self.run_id: str | None = None
         self._logger: WandbLogger | None = None
-        self._monitor: tuple[str, Mode] = (MONITOR, "max")
+        self.monitor, self.monitor_mode = monitor, monitor_mode
+        self._monitor: tuple[str, Mode] = (monitor or MONITOR, monitor_mode or "max")
         self._best: float | None = None
         self._reached: dict[str, float] = {}
 
@@ -99,11 +106,12 @@ class WandbMetrics(Remembers, Callback):
                 "log_model='checkpoint' would send what the epsilon of a private run does not cover: use 'end', which "
                 "sends the final model alone"
             )
-        self._monitor = (loop.monitor, loop.mode)
+        self._monitor = (self.monitor or loop.monitor, self.monitor_mode or loop.mode)
         if not loop.fabric.global_rank:
-            self._start()
+            self.start()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Open the run; in a loop of your own: this, :meth:`log_round` after each round, and :meth:`finish`."""
         if is_disabled():
             rank_zero_info("W&B: switched off by the environment; nothing is logged to it.")
             return
@@ -160,9 +168,11 @@ class WandbMetrics(Remembers, Callback):
 
     def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
         """Log the round."""
-        self._log(result.metrics)
+        self.log_round(loop.round_index, result.metrics)
 
-    def _log(self, row: dict[str, float]) -> None:
+    def log_round(self, round_index: int, row: Mapping[str, float]) -> None:
+        """Log what was measured in a round, counted from 1."""
+        row = {"round": round_index, **row}
         monitor, mode = self._monitor
         value = row.get(monitor)
         if value is not None:
@@ -171,28 +181,38 @@ class WandbMetrics(Remembers, Callback):
             if not self._reached and reaches(value, self.target_accuracy, mode):
                 self._reached = {name: row[axis] for name, axis in _COSTS.items() if axis in row}
         shown = {**row, "chi2": 0.0} if abs(row.get("chi2", 1.0)) < _NOISE else row
-        self._use(lambda run: run.log(shown, step=int(row["round"])))
+        self._use(lambda run: run.log(shown, step=round_index))
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
-            self._start()
+            self.start()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """In a plain Trainer: log what was measured in this epoch under the same keys."""
         measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        self._log({"round": trainer.current_epoch + 1, **measured})
+        self.log_round(trainer.current_epoch + 1, measured)
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        """Write the summary and close the run."""
+        if self.target_accuracy is not None and self._best is None:
+            _LOG.warning("W&B: no %s was logged, so that nothing is known of the target: set monitor", self._monitor[0])
         self._close(self._summary())
 
     def _summary(self) -> dict[str, Any]:
         name = self._monitor[0].removeprefix("test_")
         found: dict[str, Any] = {f"best_{name}": self._best, f"target_{name}": self.target_accuracy}
         if self.target_accuracy is not None:
-            found |= {"reached": bool(self._reached), **dict.fromkeys(_COSTS), **self._reached}
+            found |= {
+                "reached": None if self._best is None else bool(self._reached),
+                **dict.fromkeys(_COSTS),
+                **self._reached,
+            }
         return found
 
     def on_federation_saved(self, loop: FederatedLoop) -> None:
@@ -209,7 +229,7 @@ class WandbMetrics(Remembers, Callback):
         self._use(lambda run: run.log(media(loop, self.pictures), step=loop.round_index))
         if self.log_model != "none":
             self._use(lambda run: log_files(run, "model", written_models(loop)))
-        self._close(self._summary())
+        self.finish()
 
     def _close(self, summary: dict[str, Any]) -> None:
         logger, self._logger = self._logger, None

@@ -1,7 +1,7 @@
 """A module with Adam and a cosine schedule of its own: both are made anew for each client and round."""
 
 import torch
-from fl_lightning import Algorithm, Digits, Dirichlet, FederatedLoop, ModuleOptimizer
+from fl_lightning import Digits, Dirichlet, FederatedLoop, algorithm
 from lightning.pytorch import LightningModule
 
 
@@ -21,6 +21,6 @@ class Classifier(LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)]
 
 
-loop = FederatedLoop(Algorithm(solver=ModuleOptimizer(allow_nonlinear=True)), rounds=20, lr=None)
+loop = FederatedLoop(algorithm("fedavg", solver="module"), rounds=20, lr=None)
 result = loop.run(Classifier(), Digits(Dirichlet(num_clients=10, alpha=1.0)))
 print(result.summary)

@@ -1,11 +1,19 @@
-"""Your own Fabric loop with our planner and channel: local training and aggregation are all yours."""
+"""Your own Fabric loop with our planner, channel, time, W&B and target: training and aggregation are all yours."""
 
 import copy
 
 import numpy as np
 import torch
 from fl_lightning.algorithms import Algorithm, System
-from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
+from fl_lightning.callbacks import (
+    ChannelFailures,
+    ComputationTime,
+    Group,
+    HeterogeneitySchedule,
+    SamplerSelection,
+    StopAtTarget,
+    WandbMetrics,
+)
 from fl_lightning.data import Digits, OneClassPerClient
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import HeterogeneityAware
@@ -13,7 +21,7 @@ from lightning.fabric import Fabric
 from torch import nn
 
 
-def main(rounds=100, lr=0.1, seed=0):
+def main(rounds=100, lr=0.1, seed=0, folder="runs/own_fabric_loop", target=0.75):
     fabric = Fabric(accelerator="cpu", devices=1)
     federation = Digits(OneClassPerClient(num_clients=20)).load(seed)
     channel = ChannelFailures()
@@ -29,6 +37,9 @@ def main(rounds=100, lr=0.1, seed=0):
     planner.start()
     torch.manual_seed(seed)
     model = fabric.to_device(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    times, stop = ComputationTime(seconds_per_step=0.01), StopAtTarget(target)
+    metrics = WandbMetrics(save_dir=folder, mode="offline", target_accuracy=target)
+    metrics.start()
 
     for index in range(1, rounds + 1):
         plan = planner.plan(index)
@@ -48,9 +59,17 @@ def main(rounds=100, lr=0.1, seed=0):
                 change[name] += delivered[client] / plan.cohort.num_draws * (value - start[name])
         model.load_state_dict({name: start[name] + change[name] for name in start})
 
-    inputs, labels = federation.test
-    return float((model(inputs).argmax(1) == labels).float().mean())
+        inputs, labels = federation.test
+        accuracy = float((model(inputs).argmax(1) == labels).float().mean())
+        drawn = plan.cohort.counts > 0
+        columns = times.add_round(np.where(drawn, plan.profiles.num_steps, 0))
+        metrics.log_round(index, {"test_accuracy": accuracy, "chi2": plan.chi_square, **columns})
+        if stop.reached(accuracy):
+            break
+    metrics.finish()
+    return accuracy, index, times.local_steps
 
 
 if __name__ == "__main__":
-    print(f"test accuracy {main():.3f}")
+    accuracy, rounds, steps = main()
+    print(f"test accuracy {accuracy:.3f} after {rounds} rounds and {steps} local steps")

@@ -1,5 +1,6 @@
 """Planning a round: conditions, profiles, probabilities, calibrated rate, and last of all the draw."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from fl_lightning.seeding import Purpose, forecast_round, generator
 from fl_lightning.system.traces import KINDS, read_numbers
 from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profiles, RoundPlan, Updates, Vector
 
+_LOG = logging.getLogger("fl_lightning")
 _FORECAST_ROUNDS, _FORECAST_VALUES = 256, 10_000_000
 _MOST_ITERATIONS = 50  # until the calibrated rate is a fixed point
 
@@ -44,6 +46,30 @@ class Planner:
                 "knowledge='instant', which follows what was learned"
             )
         self.algorithm.sampling.start(self.typical_profiles)
+        reason = self.algorithm.solver.guess
+        if reason and self._depends_on_accumulation():
+            raise ValueError(
+                f"{reason}, so it has no accumulation A, which this algorithm depends on: use a linear optimizer, an "
+                "algorithm that does not (fedavg), or allow_nonlinear=True of "
+                f"{type(self.algorithm.solver).__name__}, which counts A = T as a guess"
+            )
+        if reason:
+            _LOG.warning(f"{reason}: training does not depend on A here, but step_length and chi2 count A = T, a guess")
+
+    def _depends_on_accumulation(self) -> bool:
+        """Whether draws, coefficients or rates would be others with another A of each client."""
+        algorithm = self.algorithm
+        plain = algorithm.aggregator.traits.only_sums and not algorithm.uploads.steps
+        if not plain or not self.sampling_traits.is_fixed or self.sampling_traits.asynchronous:
+            return True
+        profiles, offered = self.profiles(self.conditions(1)), None
+        factors = np.linspace(1.0, 2.0, len(self.weights))
+        if profiles.offered_accumulation is not None:
+            offered = np.sqrt(profiles.offered_accumulation) * factors
+        other = replace(profiles, accumulation=np.sqrt(profiles.accumulation) * factors, offered_accumulation=offered)
+        plans = [self.undrawn(each) for each in (profiles, other)]
+        found = [[*plan.cohort.probabilities, *plan.coefficients, algorithm.calibration.factor(plan)] for plan in plans]
+        return not np.allclose(found[0], found[1], rtol=1e-9)
 
     @property
     def _schedule(self) -> ScheduleTraits:

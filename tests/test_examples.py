@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from offline import summary_and_rows
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
 SHORT = (
@@ -36,15 +37,27 @@ def test_regression():
     assert example.main(example.HeterogeneityAware(), rounds=60) < 0.9
 
 
-def test_own_fabric_loop():
-    assert load("own_fabric_loop").main(rounds=30) > 0.2
+def test_own_fabric_loop(tmp_path):
+    accuracy, rounds, steps = load("own_fabric_loop").main(rounds=60, folder=str(tmp_path), target=0.4)
+    assert accuracy >= 0.4
+    assert rounds < 60  # the target ends it
+    summary, history = summary_and_rows(tmp_path)
+    assert len(history) == rounds
+    assert history[-1]["test_accuracy"] == pytest.approx(accuracy)
+    assert history[-1]["local_steps"] == steps == summary["local_steps_to_target"]
+    assert history[-1]["computation_time"] == pytest.approx(0.01 * steps)
+    assert summary["reached"] is True
 
 
 def test_plain_trainer(tmp_path):
-    accuracy, lost, steps = load("plain_trainer").main(epochs=8, folder=str(tmp_path))
-    assert accuracy > 0.5
-    assert 0 <= lost < 8
-    assert 80 <= steps <= 240
+    accuracy, lost, steps = load("plain_trainer").main(epochs=20, folder=str(tmp_path))
+    assert accuracy >= 0.8
+    summary, history = summary_and_rows(tmp_path)
+    assert len(history) < 20  # the target ends it
+    assert 0 < lost < len(history)
+    assert history[-1]["local_steps"] == steps >= 20 * len(history)  # of the fast half, as client 2 of 3 is
+    assert summary["reached"] is True
+    assert summary["rounds_to_target"] == len(history)
 
 
 def test_from_bias_to_fedacs(tmp_path):

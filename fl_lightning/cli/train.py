@@ -147,7 +147,10 @@ def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str]
     lines = []
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged file, a solver of no known A
         solver = loop.algorithm.solver
-        unknown = [*unknown_parts(loop.algorithm), *([] if solver.linear else [type(solver).__name__])]
+        unknown = [
+            *unknown_parts(loop.algorithm),
+            *([] if solver.linear and solver.clip is None else [type(solver).__name__]),
+        ]
         table = read_clients(run_dir)
         lines.append(
             unknown_line(unknown)

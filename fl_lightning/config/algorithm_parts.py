@@ -18,6 +18,7 @@ from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError, Settings
 from fl_lightning.config.parsing import instantiate, keys_of, make_parser
+from fl_lightning.solvers import Solver
 
 ALGORITHM = keys_of(Algorithm)
 AVERAGING = ("averaging", "rounds")
@@ -26,7 +27,10 @@ _ENVIRONMENT = (*keys_of(System), "lr", "batch_size")
 
 
 def algorithm(
-    name: str, clients_per_round: int | float | None = None, settings: Mapping[str, Any] | None = None
+    name: str,
+    clients_per_round: int | float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    solver: Solver | str | None = None,
 ) -> Algorithm:
     """Return a shipped algorithm with parts of its own: ``FederatedLoop(algorithm("fedacs"), rounds=20, lr=0.1)``.
 
@@ -34,14 +38,18 @@ def algorithm(
         name: Of a file in ``configs/algorithms``, such as ``fedavg``, ``fedacs`` or ``scaffold``.
         clients_per_round: K, as a number of draws (6) or as a share of the clients (0.3, the default).
         settings: What else to change, by the keys of a config below ``loop``: ``{"solver.proximal": 0.01}``.
+        solver: Makes the local steps, as in :class:`fl_lightning.Algorithm`: ``"module"`` for the module's own.
 
     Raises:
-        ValueError: If there is no such algorithm or setting.
+        ValueError: If there is no such algorithm or setting, or if it has a solver of its own.
     """
     if name not in configs.names("algorithms"):
         raise ValueError(f"algorithm {name!r} is unknown: use one of {', '.join(configs.names('algorithms'))}")
     merged = configs.merge(configs.read(configs.FOLDER / "base.yaml"), _algorithm_file(name))
     changes = dict(settings or {})
+    of_solver = [key for key in changes if key.split(".")[0] == "solver"]
+    if solver is not None and (of_solver or "solver" in _algorithm_file(name).get("loop", {})):
+        raise ValueError(f"solver={solver!r} would replace that of {(*of_solver, name)[0]}: leave one of them out")
     if clients_per_round is not None:
         changes["sampling.clients_per_round"] = clients_per_round
     unknown = [key for key in changes if key.split(".")[0] not in ALGORITHM]
@@ -58,7 +66,8 @@ def algorithm(
         parsed = parser.parse_object({"loop": loop})
     except (ArgumentError, TypeError, KeyError) as error:
         raise ValueError(f"algorithm {name!r} does not take {changes}: {' '.join(str(error).split())[:400]}") from None
-    return Algorithm(**vars(parser.instantiate(parsed).loop))
+    parts = vars(parser.instantiate(parsed).loop)
+    return Algorithm(**(parts if solver is None else parts | {"solver": solver}))
 
 
 def _below_loop(keys: Sequence[str]) -> tuple[str, ...]:

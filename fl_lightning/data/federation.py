@@ -1,5 +1,6 @@
 """Clients' data in memory: one copy of the examples and, for each client, which of them are its own."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +15,7 @@ from fl_lightning.types import IntVector, RoundPlan
 if TYPE_CHECKING:
     from lightning.pytorch import LightningDataModule
 
+_LOG = logging.getLogger("fl_lightning")
 Examples: TypeAlias = Any  # a tuple, list or dict of tensors, nested as you like, with examples along dimension 0
 AnyDataset: TypeAlias = Dataset[Any]  # its examples are whatever its collate function takes
 
@@ -68,6 +70,17 @@ class Sized:
         return {}
 
 
+def with_examples(sizes: Sequence[int]) -> list[int]:
+    """Return which clients have examples; those that have none are left out, and named in one line."""
+    kept = [client for client, size in enumerate(sizes) if size]
+    if kept and len(kept) < len(sizes):
+        empty = [str(client) for client, size in enumerate(sizes) if not size]
+        names = ", ".join(empty[:10]) + (", ..." if len(empty) > 10 else "")
+        _LOG.warning(f"left out {len(empty)} of {len(sizes)} clients, which have no training example: {names}")
+        return kept
+    return list(range(len(sizes)))
+
+
 def slices(examples: Examples, number: int, batch_size: int) -> Iterator[Examples]:
     """Yield a number of examples in order; the last batch may be smaller."""
     for start in range(0, number, batch_size):
@@ -97,6 +110,7 @@ class TensorFederation(Sized):
         total = num_examples("train", train)
         self._num_test = num_examples("test", test)
         parts = [np.asarray(client, dtype=np.int64) for client in clients]
+        parts = [parts[client] for client in with_examples([len(part) for part in parts])]
         super().__init__(np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)))
         self.order: IntVector = np.concatenate(parts)
         self.offsets: IntVector = np.concatenate([[0], np.cumsum(self._sizes)])  # (M + 1,)
@@ -125,6 +139,7 @@ class DatasetFederation(Sized):
         test: The common test data: a data set, or a DataLoader, whose own batches are then used for evaluation; without
             any, nothing is evaluated.
         collate: Makes a batch of a list of examples.
+        collate_fn: The same, by the name that a DataLoader has for it.
 
     Attributes:
         test_loader: The DataLoader of the test data, where there is one.
@@ -137,12 +152,18 @@ class DatasetFederation(Sized):
         self,
         datasets: Sequence[AnyDataset],
         test: AnyDataset | DataLoader[Any] | None = None,
-        collate: Callable[[list[Any]], Examples] = default_collate,
+        collate: Callable[[list[Any]], Examples] | None = None,
+        collate_fn: Callable[[list[Any]], Examples] | None = None,
     ) -> None:
+        if collate is not None and collate_fn is not None:
+            raise ValueError("collate and collate_fn are the same: give one of them")
         self.test_loader: DataLoader[Any] | None = test if isinstance(test, DataLoader) else None
         self.test: AnyDataset | None = test.dataset if isinstance(test, DataLoader) else test
-        self.datasets, self.collate = list(datasets), collate
-        super().__init__([_length(dataset) for dataset in self.datasets])
+        self.collate = collate or collate_fn or default_collate
+        sizes = [_length(dataset) for dataset in datasets]
+        kept = with_examples(sizes)
+        self.datasets = [datasets[client] for client in kept]
+        super().__init__([sizes[client] for client in kept])
         self._num_test = 0 if self.test_loader is not None or self.test is None else _length(self.test)
 
     def batch(self, client: int, indices: IntVector) -> Examples:

@@ -259,6 +259,11 @@ def as_federation(data: Any, seed: int, partition: Partition | None = None, test
             kinds = ", ".join(sorted({type(each).__name__ for each in data})) or "nothing"
             raise TypeError(f"a list of data must hold one data set per client, but holds {kinds}")
         return _federation(data, test)
+    if hasattr(data, "iloc"):
+        raise TypeError(
+            "a DataFrame does not say whose its rows are: give FromTable(frame, client='column', label='column') of "
+            "fl_lightning.data"
+        )
     if not _is_dataset(data):
         raise TypeError(
             f"cannot train on a {type(data).__name__}: give a federation, a data source, a LightningDataModule, a data "

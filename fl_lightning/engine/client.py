@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
+from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch.optim import Optimizer
 from typing_extensions import override
 
@@ -45,6 +46,9 @@ class ClientTrainer:
         self.autocast = autocast
         self.seeded = seeded
         self.position = attached(model.module)
+        if solver.clip is not None:
+            self.position.gradient_clip_val = solver.clip[0]
+            self.position.gradient_clip_algorithm = GradClipAlgorithmType(solver.clip[1])
 
     def train(
         self, client: int, state: ModelState, work: LocalWork, delta: torch.Tensor, buffers: torch.Tensor
@@ -68,7 +72,8 @@ class ClientTrainer:
         """Make the local steps and return the sum of the losses."""
         model = self.model
         total = torch.zeros((), dtype=precise(model.weights.dtype), device=model.weights.device)
-        step_along = steps.step_along if shift is None and isinstance(steps, StepsAlong) else None
+        plain = shift is None and self.solver.clip is None
+        step_along = steps.step_along if plain and isinstance(steps, StepsAlong) else None
         for index, batch in enumerate(self.batches.of_client(client, work.round_index, num_steps)):
             self.position.global_step = index
             loss, gradients = self._differentiate(batch, index)
@@ -80,6 +85,7 @@ class ClientTrainer:
                 self._keep(gradients)
                 if shift is not None:
                     model.gradient.add_(shift)
+                self.solver.clip_gradients(model.parameters)
                 steps.step()
         return total
 
@@ -157,6 +163,10 @@ class HookedTrainer(ClientTrainer):
             if shift is not None:
                 self.model.gradient.add_(shift)
             self._ask_before_step(optimizer, steps)
+            module.configure_gradient_clipping(
+                optimizer, self.position.gradient_clip_val, self.position.gradient_clip_algorithm
+            )
+            self._gather()
             with torch.no_grad():
                 steps.step()
             self.position.global_step = index + 1

@@ -225,12 +225,19 @@ class ClientEvaluator:
         return found | {"held_out": self.data.num_held_out.astype(np.float64)}
 
     def columns(self, found: dict[str, Vector], monitor: str, maximised: bool, slow: IntVector) -> dict[str, float]:
-        """Return how the headline metric is spread over the clients; those that did not answer are left out."""
-        values = found.get(monitor)
-        if values is None:
-            return {}
+        """Return how each metric is spread over the clients; those that did not answer are left out.
+
+        Which are the worst is known of the headline metric alone.
+        """
         places = np.flatnonzero(np.isin(np.flatnonzero(self._answered), slow))
-        return fairness(monitor.removeprefix("test_"), values[self._answered], maximised, places)
+        columns: dict[str, float] = {}
+        for name in sorted(found.keys() - {"held_out"}, key=lambda name: (name != monitor, name)):
+            short = name.removeprefix("test_")
+            spread = fairness(short, found[name][self._answered], maximised, places)
+            if name != monitor:
+                del spread[f"client_{short}_worst"]
+            columns |= spread
+        return columns
 
 
 def slow_half(seconds_per_step: Vector, num_steps: Vector) -> IntVector:

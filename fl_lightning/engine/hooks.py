@@ -7,7 +7,9 @@ from typing import Literal, cast
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.core.hooks import CheckpointHooks, DataHooks, ModelHooks
+from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import GradClipAlgorithmType
 
 from fl_lightning.parts.protocols import Batch
 
@@ -23,10 +25,12 @@ TRAINING = (
     "backward",
     "on_after_backward",
     "on_before_optimizer_step",
+    "configure_gradient_clipping",
     "on_train_batch_end",
     "on_train_epoch_end",
     "on_train_end",
 )
+CHECKPOINTS = ("on_save_checkpoint", "on_load_checkpoint")
 RUN = ("setup", "configure_model", "on_fit_start", "on_fit_end", "teardown")
 _EVALUATION = ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end", "model_eval", "model_train")
 Stage = Literal["training", "testing", "validating"]
@@ -72,7 +76,7 @@ def uncalled_hooks(
     Hooks of the same name of a data module take precedence, as in a Trainer. ``module_optimizer``: whether the module's
     own optimizer and scheduler run.
     """
-    called = {*TRANSFER, *TRAINING, *RUN}
+    called = {*TRANSFER, *TRAINING, *RUN, *CHECKPOINTS, "configure_callbacks"}
     called.update(f"on_{stage_of(module)}_{moment}" for moment in _EVALUATION)
     if stage_of(module) == "validation":
         called.add("on_validation_model_zero_grad")
@@ -115,6 +119,9 @@ class StandInTrainer:
 
     logger = progress_bar_callback = None
     predicting = sanity_checking = fast_dev_run = False
+    gradient_clip_val: float | None = None
+    gradient_clip_algorithm: GradClipAlgorithmType | None = None
+    precision_plugin = Precision()  # clips for self.clip_gradients; gradients are never scaled when hooks see them
 
     def __init__(self, module: LightningModule, global_rank: int = 0, world_size: int = 1) -> None:
         self.model = self.lightning_module = module

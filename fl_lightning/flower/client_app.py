@@ -95,7 +95,7 @@ class LocalTraining:
         with contextlib.redirect_stderr(io.StringIO()):
             made = parser().instantiate(settings)
         fabric = Fabric(accelerator=node.accelerator, devices=1, precision=work.precision)
-        solver = as_solver(made.loop.solver)
+        solver = as_solver(made.loop.solver).clipped(made.loop.gradient_clip_val, made.loop.gradient_clip_algorithm)
         self.node = node
         self.engine = Engine(**work.engine, threads=node.threads)
         self.held = HeldOut(data, work.held_out, settings.seed)

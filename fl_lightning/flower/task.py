@@ -16,6 +16,7 @@ from fl_lightning.config.parsing import add_loop_arguments, parse_config
 from fl_lightning.loop import FederatedLoop
 
 _LOOP = ("solver", "batch_size", "lr")
+_CLIPPING = ("gradient_clip_val", "gradient_clip_algorithm")
 _ENGINE = ("mode", "cpu_tuning")
 Precision = Literal["32-true", "64-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"]
 _LONGEST = 100_000  # characters of a task
@@ -37,7 +38,7 @@ class Task:
             {
                 "seed": self.config["seed"],
                 "model": self.config["model"],
-                "loop": {key: loop.get(key) for key in _LOOP},
+                "loop": {key: loop.get(key) for key in _LOOP} | {key: loop[key] for key in _CLIPPING if key in loop},
                 "engine": {key: engine[key] for key in _ENGINE if key in engine},
                 "precision": str((self.config.get("fabric") or {}).get("precision") or "32-true"),
                 "num_draws": num_draws,
@@ -51,7 +52,7 @@ class Task:
 class Work:
     """A task as a node understands it."""
 
-    settings: Namespace  # seed, model, and of the loop the solver, batch_size and lr
+    settings: Namespace  # seed, model, and of the loop the solver, its clipping, batch_size and lr
     engine: dict[str, Any]
     precision: Precision
     num_draws: int | None
@@ -65,7 +66,7 @@ def parser() -> ArgumentParser:
     made.add_argument("--config", action="config")
     made.add_argument("--seed", type=int, default=0)
     made.add_subclass_arguments(LightningModule, "model", required=True)
-    add_loop_arguments(made, _LOOP)
+    add_loop_arguments(made, (*_LOOP, *_CLIPPING))
     return made
 
 

@@ -26,11 +26,18 @@ from fl_lightning.parts.traits import layers
 from fl_lightning.planning import Planner, target_weights
 from fl_lightning.server import Budget, Spent
 from fl_lightning.server.faults import SoundProbe, without_absent
-from fl_lightning.solvers import warn_of_difference
+from fl_lightning.solvers import Clipping, warn_of_difference
 from fl_lightning.system.pace import message_sizes
 from fl_lightning.types import IntVector, ModelState, Received, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.hidden import check_hidden_updates, released
 
+# What a run takes from the loop at its start, and what does the same during a run.
+_TAKEN = ("algorithm", "system", "batch_size", "seed", "monitor", "mode", "evaluate_clients", "engine", "fabric")
+_GIVEN = ("module", "federation", "client_weights", "gradient_clip_val", "gradient_clip_algorithm")
+_FIXED = dict.fromkeys((*_TAKEN, *_GIVEN), "resume_from in a second loop") | {
+    "rounds": "should_stop, or resume_from in a second loop",
+    "callbacks": "the hooks of those that are there",
+}
 _NOBODY: IntVector = np.empty(0, dtype=np.int64)
 
 
@@ -43,6 +50,8 @@ class FederatedLoop:
         rounds: Number of rounds, R.
         lr: Base learning rate eta_1 of the local steps; None with ``solver="module"``, which has its own.
         batch_size: Examples in a local step; a client with fewer takes all it has.
+        gradient_clip_val: Clip the gradient of each local step to this, as a Trainer does; None: no clipping.
+        gradient_clip_algorithm: ``norm``: the norm of all gradients together. ``value``: each number by itself.
         budget: Ends the run when it has cost this much; ``rounds`` is a limit as well.
         evaluate_every: Evaluate each n-th round, and the last one.
         evaluate_clients: Evaluate the model on each client's own data after each n-th round; 0: never.
@@ -62,6 +71,8 @@ class FederatedLoop:
         rounds: int,
         lr: float | None,
         batch_size: int = 64,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: Clipping = "norm",
         budget: Budget | None = None,
         evaluate_every: int = 1,
         evaluate_clients: ClientEvaluation | int = 0,
@@ -75,11 +86,15 @@ class FederatedLoop:
         for name, value in (("rounds", rounds), ("batch_size", batch_size), ("evaluate_every", evaluate_every)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-        if lr is not None and not 0 < lr < float("inf"):
-            raise ValueError(f"lr={lr} must be a positive number")
         if seed < 0:
             raise ValueError(f"seed={seed} must not be negative")
+        self._running = False
+        self._lr: float | None = None
         self.algorithm, self.system = algorithm or Algorithm(), system or System()
+        self.gradient_clip_val, self.gradient_clip_algorithm = gradient_clip_val, gradient_clip_algorithm
+        clipped = self.algorithm.solver.clipped(gradient_clip_val, gradient_clip_algorithm)
+        if clipped is not self.algorithm.solver:
+            self.algorithm = replace(self.algorithm, solver=clipped)
         self.rounds, self.lr = rounds, lr
         self.batch_size, self.seed = batch_size, seed
         self.evaluate_every, self.evaluate_clients = evaluate_every, as_evaluation(evaluate_clients)
@@ -90,9 +105,8 @@ class FederatedLoop:
         self.record = RunRecord(monitor, mode)
         patterns = self.algorithm.local_parameters
         self.local_parts = LocalParts(patterns) if patterns else None  # what stays at the clients
-        for callback in (*callbacks, *self.fabric._callbacks):
-            watching.check_callback(callback)
         self.callbacks = [self.system.schedule, self.algorithm.sampling, self.system.channel, *callbacks]
+        self._everybody = self._watching()
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
         self._stages: list[Callable[[Received], Received]] = []  # between training and aggregation
         self._clients: ClientEvaluator | None = None
@@ -100,6 +114,34 @@ class FederatedLoop:
         self.should_stop = False  # a callback sets this to end after the round
         self.interrupted = False  # set from outside, at any moment, to pause after the round
         self.state: ModelState
+        self.base_rate: float
+        self.planner: Planner
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to change during a run what it has taken from here at its start."""
+        if name in _FIXED and self._running:
+            raise AttributeError(f"loop.{name} cannot change during a run: set it before, or use {_FIXED[name]}")
+        super().__setattr__(name, value)
+
+    @property
+    def lr(self) -> float | None:
+        """Base learning rate; if a callback sets it, from the next round on, until the end of the run."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, lr: float | None) -> None:
+        if lr is not None and not 0 < lr < float("inf"):
+            raise ValueError(f"lr={lr} must be a positive number")
+        if not self._running:
+            self._given_lr = lr
+        elif lr is None or self.base_rate != self._lr:
+            raise AttributeError(
+                "loop.lr is not the rate of this run, which the module's optimizer has: schedule it there"
+            )
+        else:
+            self.base_rate = lr
+            self.planner = replace(self.planner, learning_rate=lr)
+        self._lr = lr
 
     def run(
         self,
@@ -144,7 +186,9 @@ class FederatedLoop:
         if self.evaluate_clients is not None:
             self._clients = ClientEvaluator(self.evaluate_clients, federation, self.seed)
             federation = self._clients.data.training()
+        self._running = False  # an earlier run may have ended by an error
         self._setup(module, federation)
+        self._running = True
         if resume_from is not None:
             self.load_state_dict(resume_from)
         self.call("on_federation_start")
@@ -154,6 +198,8 @@ class FederatedLoop:
         except GeneratorExit:
             self._close()
             raise
+        finally:
+            self._running = False
         self._close()
 
     def _check_covered(self, data: Any) -> None:
@@ -172,6 +218,7 @@ class FederatedLoop:
 
     def _play(self, index: int) -> RoundResult:
         """Play one round."""
+        self._everybody.check_unchanged()
         plan, probe = self._plan(index)
         self.call("on_round_start", plan=plan)
         delivered = self.system.clock.delivered(plan, self.system.channel, self.seed)
@@ -243,8 +290,8 @@ class FederatedLoop:
     def _setup(self, module: LightningModule, federation: Federation) -> None:
         algorithm, num_clients = self.algorithm, len(federation.sizes)
         self.round_index, self.should_stop = 0, False
-        for callback in self._added_callbacks():
-            watching.check_callback(callback)  # some may have been added since the loop was made
+        self.lr = self._given_lr  # a callback may have changed it in an earlier run
+        self._everybody = self._watching(module)
         for part in self._parts().values():
             watching.start_anew(part)
         self.module, self.federation = module, federation
@@ -279,7 +326,7 @@ class FederatedLoop:
         check_hidden_updates(algorithm, num_buffers)
         algorithm.uploads.start(self.planner, num_buffers)
         self._stages = self._make_stages()
-        watchers = watching.watchers([*self.callbacks, *self.fabric._callbacks], self)
+        watchers = watching.watchers(self._everybody.called, self)
         watchers += [*algorithm.uploads.steps, *layers(algorithm.aggregator)]
         for hook in watching.HOOKS:
             self._hooks[hook] = [getattr(watcher, hook) for watcher in watchers if hasattr(watcher, hook)]
@@ -309,7 +356,9 @@ class FederatedLoop:
         draws outside of local training and evaluation depends on torch's own stream. What a module keeps outside its
         parameters and buffers is saved by its ``on_save_checkpoint``.
         """
-        position = {"round": self.round_index, "seed": self.seed, "stopped": self.should_stop}
+        position: dict[str, Any] = {"round": self.round_index, "seed": self.seed, "stopped": self.should_stop}
+        if self.lr != self._given_lr:
+            position["lr"] = self.lr
         return position | results.saved(self.state, self.module, self.round_index, self._parts())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -320,6 +369,8 @@ class FederatedLoop:
         """
         self.round_index, self.state = results.restored(state, self.state, self.module, self._parts())
         self.should_stop = bool(state.get("stopped", False))
+        if "lr" in state:
+            self.lr = state["lr"]
         self.engine.load(self.state)
         results.load_module_state(self.module, self.round_index, state.get("module"))
 
@@ -339,14 +390,12 @@ class FederatedLoop:
             "record": self.record,
             "local_parts": self.local_parts,
             "spent": self.spent,
-            **dict(watching.named(self._added_callbacks())),
+            **dict(watching.named(self._everybody.added)),
         }
 
-    def _added_callbacks(self) -> list[Any]:
-        """Return all callbacks but the schedule, the sampling and the channel, wherever these stand."""
+    def _watching(self, module: LightningModule | None = None) -> watching.Everybody:
         own = (self.system.schedule, self.algorithm.sampling, self.system.channel)
-        everybody = [*self.callbacks, *self.fabric._callbacks]
-        return [callback for callback in everybody if not any(callback is part for part in own)]
+        return watching.Everybody(own, self.callbacks, self.fabric, module)
 
     def personalised(self, client: int) -> ModelState:
         """Return a client's own model: the global one but for its local parameters."""

@@ -259,7 +259,7 @@ def module_state(module: LightningModule, round_index: int) -> dict[str, Any] | 
     module.on_save_checkpoint(checkpoint)
     added = {name: value for name, value in checkpoint.items() if name not in given}
     for name, value in added.items():
-        if not _readable(value):
+        if not readable(value):
             raise ValueError(
                 f"{type(module).__name__}.on_save_checkpoint stores {name!r} as {type(value).__name__}, which a "
                 "checkpoint cannot hold: store tensors, numbers, strings, and lists, tuples and dicts of them "
@@ -268,7 +268,8 @@ def module_state(module: LightningModule, round_index: int) -> dict[str, Any] | 
     return added
 
 
-def _readable(value: Any) -> bool:
+def readable(value: Any) -> bool:
+    """Whether ``torch.load`` reads a value back without running code."""
     file = io.BytesIO()
     try:
         torch.save(value, file)

@@ -1,9 +1,11 @@
 """Who watches a run: our callbacks, Lightning's where they have a meaning in rounds, and Fabric's loggers."""
 
 import copy
+import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,15 +13,18 @@ from typing import Any, Protocol
 
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.utilities.registry import _load_external_callbacks
 from lightning.pytorch import LightningModule
 from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
+from fl_lightning.loop import results
 from fl_lightning.parts import memory
 from fl_lightning.parts.protocols import Engine
 from fl_lightning.types import ModelState, RoundResult
 
+_LOG = logging.getLogger("fl_lightning")
 HOOKS = (
     *(f"on_federation_{moment}" for moment in ("start", "pause", "end", "save", "saved")),
     *("on_round_start", "on_round_end", "on_client_end", "configure_metrics"),
@@ -32,7 +37,15 @@ _INSTEAD = (
     ("ProgressBar", "fl_lightning.callbacks.RoundProgress"),
     ("Timer", "fl_lightning.callbacks.ComputationTime, and rounds= to end a run"),
     ("GradientAccumulationScheduler", "FederatedLoop(batch_size=...)"),
+    (
+        "ThroughputMonitor",
+        "fl_lightning.callbacks.ComputationTime, with steps and seconds of each round",
+    ),
+    ("DeviceStatsMonitor", "fl_lightning.callbacks.WandbMetrics: W&B records processors, memory and GPUs by itself"),
+    ("OnExceptionCheckpoint", "fl_lightning.callbacks.RoundCheckpoint, from which a run resumes"),
+    ("BaseFinetuning", "requires_grad_(False) on the layers that stay as they are"),
 )
+_FACTORY = "lightning.fabric.callbacks_factory"  # entry points by which a site adds callbacks to each Fabric
 _FRESH = "_memory_at_first"
 
 
@@ -66,6 +79,65 @@ def check_callback(callback: Any) -> None:
         if isinstance(callback, getattr(lightning_callbacks, kind, ())):
             raise ValueError(f"{name} would never be called in a federated run: use {instead}")
     raise ValueError(f"{name} would never be called in a federated run: it has none of the hooks {', '.join(HOOKS)}")
+
+
+class Everybody:
+    """All callbacks of a run: the loop's, Fabric's and the module's.
+
+    Args:
+        own: The schedule, the sampling and the channel, which are no additions wherever they stand.
+        given: The callbacks of the loop.
+        fabric: Has callbacks of the user, and those that entry points of this machine add.
+        module: Its ``configure_callbacks`` stand for those of the same type, as in a Trainer.
+    """
+
+    def __init__(
+        self, own: tuple[Any, ...], given: list[Any], fabric: Fabric, module: LightningModule | None = None
+    ) -> None:
+        self._own, self._given = own, given
+        self._fabric, found = fabric, [] if module is None else module.configure_callbacks()
+        self._of_module = list(found) if isinstance(found, Sequence) else [found]
+        for callback in (*self._of_module, *self._added(given)):
+            check_callback(callback)
+        self._left_out = {id(callback) for callback in fabric._callbacks if not _is_called(callback)}
+        self._known = self.called
+
+    def check_unchanged(self) -> None:
+        """Refuse callbacks that came or went during a run, whose hooks are known from its start."""
+        if self.called != self._known:
+            raise ValueError("the callbacks have changed during a run: give them to the loop before it")
+
+    @property
+    def added(self) -> list[Any]:
+        """All but the schedule, the sampling and the channel."""
+        return self._added(self.called)
+
+    @property
+    def called(self) -> list[Any]:
+        """All, in the order in which they are called; the loop's last one saves what those before it know."""
+        kinds = {type(callback) for callback in self._of_module}
+        others = [each for each in (*self._given, *self._fabric._callbacks) if id(each) not in self._left_out]
+        return [*self._of_module, *(each for each in others if type(each) not in kinds)]
+
+    def _added(self, callbacks: Iterable[Any]) -> list[Any]:
+        return [callback for callback in callbacks if not any(callback is part for part in self._own)]
+
+
+def _is_called(callback: Any) -> bool:
+    """Check a callback of Fabric; one that an entry point added, and no user of this run, is warned of instead."""
+    try:
+        check_callback(callback)
+    except ValueError as error:
+        if type(callback) not in {type(each) for each in _load_external_callbacks(_FACTORY)}:
+            raise
+        _warn_once(f"left out a callback that the entry point {_FACTORY} adds: {error}")
+        return False
+    return True
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _LOG.warning(text)
 
 
 def start_anew(part: Any) -> None:
@@ -184,7 +256,7 @@ class TrainerView:
         """Write the module as ``load_from_checkpoint`` takes it; there is no optimizer that outlives a round."""
         loop = self._loop
         loop.engine.load(loop.state)
-        loop.fabric.save(path, _checkpoint(loop))
+        loop.fabric.save(path, module_checkpoint(loop.module, loop.round_index))
 
     def _remove(self, path: str) -> None:
         if self.is_global_zero:
@@ -197,17 +269,25 @@ class TrainerView:
         return bool(votes == self.world_size) if all else bool(votes > 0)
 
 
-def _checkpoint(loop: Rounds) -> dict[str, Any]:
-    module = loop.module
+def module_checkpoint(module: LightningModule, num_rounds: int, with_state: bool = True) -> dict[str, Any]:
+    """Return a module as ``load_from_checkpoint`` takes it, in a project that does not know this package.
+
+    Hyperparameters that could not be read back without running code are left out: give them to it as arguments.
+
+    Args:
+        module: Its weights, hyperparameters and what its ``on_save_checkpoint`` adds are saved.
+        num_rounds: That are finished; the last one counts as the epoch.
+        with_state: Whether ``on_save_checkpoint`` is called; what it adds may be of the clients' data.
+    """
     checkpoint: dict[str, Any] = {
-        "epoch": loop.round_index - 1,
-        "global_step": loop.round_index,
+        "epoch": num_rounds - 1,
+        "global_step": num_rounds,
         "pytorch-lightning_version": version("lightning"),
         "state_dict": {name: value.detach().cpu().clone() for name, value in module.state_dict().items()},
         "loops": {},
     }
-    if module.hparams:
+    if module.hparams and results.readable(dict(module.hparams)):
         checkpoint[module.CHECKPOINT_HYPER_PARAMS_NAME] = module._hparams_name
         checkpoint[module.CHECKPOINT_HYPER_PARAMS_KEY] = dict(module.hparams)
-    module.on_save_checkpoint(checkpoint)
-    return checkpoint
+    added = results.module_state(module, num_rounds) if with_state else None
+    return checkpoint | (added or {})

@@ -12,6 +12,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
 from fl_lightning.engine.model import FlatModel
+from fl_lightning.loop.results import load_module_state
 from fl_lightning.runs import records, safe_yaml
 from fl_lightning.runs.folder import marker, refuse_foreign
 from fl_lightning.runs.identity import about, changed_files, differences, other_versions
@@ -247,6 +248,7 @@ def _write(
             for buffer_name, buffer in module.named_buffers():
                 if not buffer.is_floating_point():
                     buffer.copy_(weights["counters"][buffer_name])
+        load_module_state(module, state["round"], state.get("module"))
     else:
         recorder.load_state_dict(state["parts"][_RECORDER])
         recorder.versions = checkpoint.get("versions", {})

@@ -68,6 +68,11 @@ class Calibration(Remembers):
         self._warn_of_saturation(base, rate)
         return rate, factor ** (1 - share)
 
+    def factor(self, plan: RoundPlan) -> float:
+        """Return the factor of an undrawn round by itself; 1 where nothing is calibrated."""
+        scope = max(self.scope, plan.cohort.scope, key=get_args(Scope).index)
+        return 1.0 if scope == "none" else _fedavg_length(plan) / plan.expected.lasting.step_length
+
     def _factor(self, scope: Scope, base: RoundPlan, current: RoundPlan, typical: TypicalPlans) -> float:
         if scope == "round":
             return _fedavg_length(base) / current.expected.lasting.step_length

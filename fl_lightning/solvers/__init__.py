@@ -2,10 +2,11 @@
 
 from fl_lightning.solvers.module_optimizer import ModuleOptimizer
 from fl_lightning.solvers.running import as_solver, warn_of_difference
-from fl_lightning.solvers.solver import SGD, DecayForm, LocalSteps, Solver, TorchOptimizer
+from fl_lightning.solvers.solver import SGD, Clipping, DecayForm, LocalSteps, Solver, TorchOptimizer
 
 __all__ = [
     "SGD",
+    "Clipping",
     "DecayForm",
     "LocalSteps",
     "ModuleOptimizer",

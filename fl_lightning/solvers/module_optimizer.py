@@ -103,7 +103,8 @@ class ModuleOptimizer(Solver):
     linear in the gradients and the same for all parameter groups.
 
     Args:
-        allow_nonlinear: Take an optimizer without an accumulation (Adam) and count A = T, which is then only a guess.
+        allow_nonlinear: Take an optimizer without an accumulation (Adam) also where the algorithm depends on A, and
+            count A = T, which is then only a guess.
     """
 
     def __init__(self, allow_nonlinear: bool = False) -> None:
@@ -127,18 +128,14 @@ class ModuleOptimizer(Solver):
         self._rates.base, self._rates.first = own.base_rate, _epoch_rate(own, 1)
         obstacle = self._obstacle()
         self.linear = obstacle is None
-        if obstacle is not None and not self.allow_nonlinear:
-            raise ValueError(
-                f"{name} of {type(module).__name__} {obstacle}, so it has no accumulation A, and no algorithm can "
-                "correct for unequal work exactly: use a linear optimizer, or "
-                "solver=ModuleOptimizer(allow_nonlinear=True), which counts A = T as a guess"
-            )
+        self.guess = "" if obstacle is None or self.allow_nonlinear else f"{name} of {type(module).__name__} {obstacle}"
         return self._rates.base
 
     @override
     def of(self, module: LightningModule) -> "ModuleOptimizer":
         other = ModuleOptimizer(self.allow_nonlinear)
         other._module, other._rates = module, self._rates
+        other.clip = self.clip
         return other
 
     @override

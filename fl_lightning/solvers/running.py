@@ -29,16 +29,13 @@ def as_solver(given: Solver | str | None) -> Solver:
     kind = getattr(torch.optim, given, None) if isinstance(given, str) else None
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)) or kind is torch.optim.Optimizer:
         raise ValueError(f"solver={given!r} is unknown: use a Solver or the name of an optimizer of torch.optim: 'SGD'")
-    try:
-        return TorchOptimizer(kind)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}: in Python, solver=TorchOptimizer(torch.optim.{given}, allow_nonlinear=True)"
-        ) from None
+    return TorchOptimizer(kind)
 
 
 def warn_of_difference(module: LightningModule, solver: Solver, lr: float | None) -> None:
     """Say which solver runs where the module's own optimizer suggests another; that of our modules is for a Trainer."""
+    if solver.clip is not None and solver.linear:
+        _LOG.warning("gradients are clipped: A, by which unequal work is corrected, is exact where nothing is clipped")
     if not has_optimizer(module) or type(module).configure_optimizers.__module__.startswith("fl_lightning."):
         return
     try:

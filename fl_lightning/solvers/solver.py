@@ -1,18 +1,21 @@
 """What a solver is, the probe that finds its accumulation, and the solvers of a loop: SGD and any torch optimizer."""
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, Vector
 
 DecayForm = Literal["exponential", "inverse", "linear"]
+Clipping = Literal["norm", "value"]
 
 
 class LocalSteps(Protocol):
@@ -44,14 +47,41 @@ class Solver:
 
     depends_on_learning_rate = False  # whether A changes with the learning rate
     linear = True  # whether the steps are linear in the gradients; where they are not, A is a guess
+    guess = ""  # why it is, where nobody has agreed to that: refused where the algorithm depends on A
     stackable = False  # whether one object can step many clients at once, as rows
+    clip: tuple[float, Clipping] | None = None  # of the gradient before each step
     _probed: tuple[float | None, Vector] | None = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Forget A when a setting changes, also during a run."""
+        super().__setattr__("_probed", None)
+        super().__setattr__(name, value)
 
     def setup(self, module: LightningModule, lr: float | None) -> float:
         """Return the base learning rate of a run with this module, given that of the loop."""
         if lr is None:
             raise ValueError("lr=None is for solver='module' alone, which has a rate of its own: give lr a number")
         return lr
+
+    def clipped(self, value: float | None, algorithm: Clipping = "norm") -> Self:
+        """Return this solver with gradients clipped as ``Trainer(gradient_clip_val=...)`` clips them; None: as it is.
+
+        A stays that of the steps without clipping, which is exact where nothing is clipped.
+        """
+        one_of("gradient_clip_algorithm", algorithm, Clipping)
+        if value is None:
+            return self
+        if not 0 < value < float("inf"):
+            raise ValueError(f"gradient_clip_val={value} must be a positive number, or None for no clipping")
+        made = copy.copy(self)
+        made.clip, made.stackable = (value, algorithm), False
+        return made
+
+    def clip_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Clip the gradients of one client's step, where that is asked for."""
+        if self.clip is not None:
+            clip = clip_grad_value_ if self.clip[1] == "value" else clip_grad_norm_
+            clip(parameters, self.clip[0])
 
     def of(self, module: LightningModule) -> "Solver":
         """Return the solver for a copy of the module."""
@@ -145,7 +175,11 @@ class SGD(Solver):
         self.nesterov = nesterov
         self.weight_decay, self.proximal = weight_decay, proximal
         self.decay, self.decay_form = decay, decay_form
-        self.depends_on_learning_rate = proximal > 0
+
+    @property
+    def depends_on_learning_rate(self) -> bool:  # type: ignore[override]
+        """Whether A changes with the learning rate."""
+        return self.proximal > 0
 
     @override
     def begin(
@@ -233,7 +267,8 @@ class TorchOptimizer(Solver):
         optimizer: Makes the optimizer from the parameters; its learning rate is set by the loop.
         proximal: mu of FedProx, added to the gradient.
         clip_norm: Clip the gradient to this norm before each step; not linear.
-        allow_nonlinear: Take a nonlinear optimizer (Adam, clipping) and count A = T, which is then only a guess.
+        allow_nonlinear: Take a nonlinear optimizer (Adam, clipping) also where the algorithm depends on A, and count
+            A = T, which is then only a guess.
 
     >>> solver = TorchOptimizer(lambda parameters: torch.optim.SGD(parameters, lr=1.0, momentum=0.9))
     >>> solver.accumulation(np.array([7]), lr=0.1).round(6).tolist()
@@ -256,10 +291,7 @@ class TorchOptimizer(Solver):
         if not self.linear and not allow_nonlinear:
             scalar = torch.nn.Parameter(torch.zeros(1))
             reason = "gradient clipping" if clip_norm is not None else type(optimizer([scalar])).__name__
-            raise ValueError(
-                f"{reason} is not linear in the gradients, so it has no accumulation A, and no algorithm can correct "
-                "for unequal work exactly: use a linear solver, or set allow_nonlinear=true to count A = T as a guess"
-            )
+            self.guess = f"{reason} is not linear in the gradients"
         self.depends_on_learning_rate = self.linear and not np.allclose(
             self._probe(8, 0.1), self._probe(8, 0.2), rtol=1e-12, atol=0
         )

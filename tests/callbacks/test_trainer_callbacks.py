@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, Trainer, seed_everything
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from test_wandb import read_back
+from offline import read_back, summary_and_rows
 from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning.callbacks import (
@@ -166,3 +166,77 @@ def test_lightning_cli_takes_our_module_and_callbacks(tmp_path):
     cli = LightningCLI(FederatedModule, Points, args=arguments, save_config_callback=None)
     (channel,) = [callback for callback in cli.trainer.callbacks if isinstance(callback, ChannelFailures)]
     assert channel.num_lost == 2
+
+
+class Measured(type(linear_module())):
+    """Logs an accuracy of its own name after each epoch."""
+
+    def on_train_epoch_start(self):
+        self.log("val_acc", 0.82)
+
+
+def measured():
+    torch.manual_seed(0)
+    return Measured(torch.nn.Linear(5, 3), 3)
+
+
+def test_a_target_whose_metric_nobody_logs_is_named_and_not_waited_for():
+    with pytest.raises(MisconfigurationException, match=r"monitor='test_accuracy'\) finds no such metric.*val_acc"):
+        fit(StopAtTarget(0.5), module=measured(), epochs=6)
+    with pytest.raises(MisconfigurationException, match="logged is nothing"):
+        fit(StopAtTarget(0.5), epochs=1)
+    assert len(fit(StopAtTarget(0.5, "val_acc"), module=measured())[0].batches) == 1
+    assert len(fit(StopAtTarget(0.5, "val_acc", "min"), module=measured())[0].batches) == 6
+    assert StopAtTarget(0.5).reached(0.5)
+    assert not StopAtTarget(0.5, mode="min").reached(0.6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reached"),
+    [({"monitor": "val_acc"}, True), ({"monitor": "val_acc", "monitor_mode": "min"}, False), ({}, None)],
+)
+def test_wandb_knows_the_monitor_of_a_trainer(settings, reached, tmp_path, caplog):
+    metrics = WandbMetrics(save_dir=str(tmp_path), mode="offline", target_accuracy=0.5, **settings)
+    fit(metrics, module=measured(), epochs=2)
+    assert summary_and_rows(tmp_path)[0]["reached"] is reached
+    assert ("no test_accuracy was logged" in caplog.text) == (reached is None)
+
+
+def test_a_trainer_is_one_client_of_several():
+    groups = [Group(0.5, (2, 4), 0.1), Group(0.5, (8, 11), 0.6)]
+    for client in (0, 3):
+        schedule = HeterogeneitySchedule(groups=groups).as_client(client, num_clients=4)
+        channel = ChannelFailures().as_client(client, num_clients=4)
+        watch, _ = fit(schedule, channel, epochs=6)
+        rounds = [schedule.configure_conditions(each, np.full(4, 12), 3) for each in range(1, 7)]
+        assert watch.batches == [each.num_steps[client] for each in rounds]
+        links = [generator(3, Purpose.LINK, each).random(4)[client] for each in range(1, 7)]
+        rates = [each.failure_rates[client] for each in rounds]
+        assert channel.num_lost == sum(link < rate for link, rate in zip(links, rates, strict=True))
+        assert channel.arrives(1, rates[0], seed=3) == (links[0] >= rates[0])
+    with pytest.raises(ValueError, match=r"client=3 must be in 0\.\.2"):
+        ChannelFailures().as_client(3, num_clients=3)
+
+
+def test_time_in_a_loop_of_your_own():
+    times = ComputationTime(seconds_per_step=[0.5, 2.0])
+    row = times.add_round([4, 0], training_seconds=0.1, uplink_bytes=10)
+    assert (row["local_steps"], row["computation_time"], row["round_time"]) == (4, 2.0, 2.0)
+    row = times.add_round([4, 3], uplink_bytes=20)
+    assert (row["local_steps"], row["computation_time"], row["round_time"]) == (11, 10.0, 6.0)
+    assert (row["synchronous_time"], row["uplink_bytes"]) == (8.0, 30.0)
+    assert times.local_steps == 11
+    with pytest.raises(MisconfigurationException, match="give one number"):
+        fit(times, epochs=1)
+
+
+def test_progress_in_a_loop_of_your_own(capsys):
+    progress = RoundProgress("val_acc")
+    progress.start(rounds=2)
+    progress.show(1, {"val_acc": 0.25})
+    progress.show(2, {"val_acc": 0.5, "train_loss": 1.0})
+    progress.close()
+    assert capsys.readouterr().err.split("\n")[:2] == [
+        "round 1/2  val acc 0.250",
+        "round 2/2  val acc 0.500  train loss 1.000",
+    ]

@@ -2,25 +2,15 @@
 
 import csv
 import json
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from offline import read_back
 
 from fl_lightning.callbacks import ComputationTime, RoundCheckpoint, RunRecorder, WandbMetrics, wandb_media
 from fl_lightning.callbacks.wandb import refuse_workspace_settings
 from systems import gaussian_federation, linear_module, small_loop
-
-
-def read_back(folder):
-    """Return the records of the one offline run below a folder."""
-    (file,) = folder.rglob("run-*.wandb")
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"this wandb cannot read its files back: {done.stderr[-200:]}")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.strip()]
 
 
 def test_an_offline_run_has_every_round(tmp_path, monkeypatch):
@@ -153,7 +143,7 @@ def test_switched_off_it_leaves_no_files(name, value, mode, tmp_path, monkeypatc
 
 def test_nothing_is_said_about_a_setting_that_nobody_made(tmp_path, capfd):
     metrics = WandbMetrics(save_dir=str(tmp_path), mode="offline")
-    metrics._start()
+    metrics.start()
     metrics._close({})
     assert list(tmp_path.glob("wandb/offline-run-*"))
     assert "anonymous" not in "".join(capfd.readouterr())

@@ -100,3 +100,16 @@ def test_without_it_nothing_changes():
 def test_bad_values_are_refused(make, complaint):
     with pytest.raises(ValueError, match=complaint):
         make()
+
+
+def test_every_metric_has_columns_and_only_the_monitor_a_worst_tenth():
+    _, results = play(evaluate_clients=1, rounds=1)
+    metrics, of_clients = results[-1].metrics, results[-1].client_metrics
+    for name in ("accuracy", "loss"):
+        values = of_clients[f"test_{name}"]
+        assert metrics[f"client_{name}_mean"] == pytest.approx(values.mean())
+        assert metrics[f"client_{name}_deviation"] == pytest.approx(values.std())
+        halves = metrics[f"client_{name}_slow"] + metrics[f"client_{name}_fast"]
+        assert halves / 2 == pytest.approx(values.mean())
+    assert "client_accuracy_worst" in metrics
+    assert "client_loss_worst" not in metrics

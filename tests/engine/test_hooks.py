@@ -24,7 +24,7 @@ from made import made_loop
 STEPS, EXAMPLES = 4, 24
 # What a Trainer calls around its fit and what has no meaning without it.
 NOT_OURS = {"prepare_data", "configure_sharded_model", "train_dataloader", "val_dataloader", "test_dataloader"}
-NOT_OURS |= {"optimizer_step", "configure_gradient_clipping", "configure_callbacks", "lr_scheduler_step"}
+NOT_OURS |= {"optimizer_step", "configure_callbacks", "lr_scheduler_step"}
 NOT_OURS |= {"on_save_checkpoint", "on_load_checkpoint"}
 
 
@@ -355,7 +355,7 @@ def test_hooks_that_nobody_calls_are_named_once(caplog):
         run(Unheard(), rounds=2)
         run(Counting())
     lines = [record.getMessage() for record in caplog.records if "does not call" in record.getMessage()]
-    named = "lr_scheduler_step, on_save_checkpoint, on_validation_epoch_end, optimizer_step"
+    named = "lr_scheduler_step, on_validation_epoch_end, optimizer_step"
     assert len(lines) == 2
     assert f"Unheard overrides hooks that a federation does not call: {named};" in lines[0]
     assert "on_test_epoch_end" in lines[1]

@@ -1,6 +1,7 @@
 """Lightning's callbacks and loggers in a federated run: honoured, or refused with the name of what to use."""
 
 import csv
+import logging
 import math
 
 import pytest
@@ -119,6 +120,10 @@ def test_model_checkpoint_in_a_second_run_forgets_the_first(tmp_path):
         (lightning_callbacks.RichProgressBar, "RoundProgress"),
         (lightning_callbacks.Timer, "ComputationTime"),
         (lightning_callbacks.ModelSummary, "none of the hooks on_federation_start"),
+        (lightning_callbacks.DeviceStatsMonitor, "use fl_lightning.callbacks.WandbMetrics"),
+        (lambda: lightning_callbacks.ThroughputMonitor(len), "use fl_lightning.callbacks.ComputationTime"),
+        (lightning_callbacks.BackboneFinetuning, "requires_grad_"),
+        (lambda: lightning_callbacks.OnExceptionCheckpoint("."), "RoundCheckpoint"),
         (lambda: ModelCheckpoint(every_n_train_steps=5), "use every_n_epochs"),
         (lambda: ModelCheckpoint(save_on_exception=True), "use RoundCheckpoint"),
     ],
@@ -193,3 +198,60 @@ def test_schedule_sampling_and_channel_may_stand_anywhere_among_the_callbacks():
     assert set(loop.state_dict()["parts"]) - {"local_parts"} == {
         *("aggregator", "averaging", "calibration", "channel", "record", "sampling", "schedule", "spent", "uploads")
     }
+
+
+@pytest.fixture
+def _site(tmp_path, monkeypatch):
+    """A package of the machine that adds callbacks to each Fabric by the entry point that Lightning reads."""
+    (tmp_path / "site_wide.py").write_text(
+        "class Monitor:\n    def on_train_start(self): pass\n"
+        "class Columns:\n    def configure_metrics(self, result): return {'site': 1.0}\n"
+        "def made(): return [Monitor(), Columns()]\n"
+    )
+    folder = tmp_path / "site_wide-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: site-wide\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[lightning.fabric.callbacks_factory]\nsite = site_wide:made\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("_site")
+def test_a_callback_of_the_machine_is_left_out_with_one_warning_and_that_of_a_user_refused(caplog):
+    with caplog.at_level(logging.WARNING, "fl_lightning"):
+        for _ in range(2):
+            result = run(rounds=2)
+    lines = [record.getMessage() for record in caplog.records if "entry point" in record.getMessage()]
+    assert len(lines) == 1
+    assert "lightning.fabric.callbacks_factory" in lines[0]
+    assert "Monitor would never be called" in lines[0]
+    assert result.history.column("site") == [1.0, 1.0]  # what can be called is called
+    import site_wide
+
+    with pytest.raises(ValueError, match="Monitor would never be called"):
+        run([site_wide.Monitor()])
+    with pytest.raises(ValueError, match="ModelSummary would never be called"):
+        run(fabric=Fabric(accelerator="cpu", devices=1, callbacks=[lightning_callbacks.ModelSummary()]))
+
+
+class WithCallbacks(Scripted):
+    """Brings its own callbacks, as Lightning lets a module do."""
+
+    def __init__(self, values, callbacks):
+        super().__init__(values)
+        self.own = callbacks
+
+    def configure_callbacks(self):
+        return self.own
+
+
+def test_callbacks_that_a_module_configures_are_called_in_place_of_those_of_their_type(caplog):
+    patient, own = EarlyStopping("score", mode="max", patience=9), EarlyStopping("score", mode="max", patience=1)
+    loop = made_loop(rounds=5, lr=0.05, monitor="score", averaging=NoAverage(), callbacks=[patient])
+    with caplog.at_level(logging.WARNING, "fl_lightning"):
+        result = loop.run(WithCallbacks([0.5, 0.4, 0.3, 0.2, 0.1], [own]), gaussian_federation())
+    assert len(result.history) == 2
+    assert not [record for record in caplog.records if "configure_callbacks" in record.getMessage()]
+    assert "callback EarlyStopping 1" in loop.state_dict()["parts"]
+    assert len(loop.run(Scripted([0.5, 0.4, 0.3, 0.2, 0.1]), gaussian_federation()).history) == 5
+    with pytest.raises(ValueError, match="Timer would never be called"):
+        loop.run(WithCallbacks([0.5], lightning_callbacks.Timer()), gaussian_federation())

@@ -9,14 +9,18 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.nn import functional
 
+from fl_lightning import FederatedLoop, algorithm
+from fl_lightning.aggregators import MemorizedMean, NormalizedMean
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.cli.main import main
 from fl_lightning.data.federation import TensorFederation
 from fl_lightning.engine import Engine
 from fl_lightning.module import FederatedModule
 from fl_lightning.runs.records import read_rounds
-from fl_lightning.samplers import FullParticipation
+from fl_lightning.samplers import FullParticipation, HeterogeneityAware, Importance
+from fl_lightning.server import Calibration
 from fl_lightning.solvers import SGD, ModuleOptimizer, TorchOptimizer
+from fl_lightning.uploads import Clip
 from made import made_loop
 
 T = np.arange(1, 31)
@@ -57,20 +61,25 @@ def data(num_clients=1):
     return TensorFederation(pair, pair, np.split(np.arange(total), num_clients))
 
 
+def uneven():
+    """Four clients with 2, 4, 6 and 8 examples."""
+    pair = data(4).train
+    return TensorFederation(pair, pair, np.split(np.arange(20), [2, 6, 12]))
+
+
 def loop(rounds=1, lr=None, solver="module", num_steps=STEPS, **settings):
     return made_loop(
         rounds=rounds,
         lr=lr,
         schedule=HeterogeneitySchedule(groups=[Group(1.0, num_steps, 0.0)]),
-        sampling=SamplerSelection(FullParticipation(), 1.0),
         channel=ChannelFailures(),
         solver=solver,
         batch_size=8,
-        **({"engine": Engine("sequential")} | settings),
+        **({"engine": Engine("sequential"), "sampling": SamplerSelection(FullParticipation(), 1.0)} | settings),
     )
 
 
-def fitted(module, epochs=1):
+def fitted(module, epochs=1, **settings):
     """Train by Lightning on the same batches: the whole data of the one client, STEPS times per epoch."""
     trainer = Trainer(
         max_epochs=epochs,
@@ -79,6 +88,7 @@ def fitted(module, epochs=1):
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        **settings,
     )
     trainer.fit(module, torch.utils.data.DataLoader([data().batch(0, np.arange(8))] * STEPS, batch_size=None))
     return nn.utils.parameters_to_vector(module.parameters())
@@ -161,8 +171,6 @@ def test_threads_use_the_optimizer_of_their_own_copy():
 @pytest.mark.parametrize(
     ("configure", "message"),
     [
-        (OPTIMIZERS["adam"][0], "Adam of Module is not linear.*allow_nonlinear=True"),
-        (OPTIMIZERS["two groups"][0], "groups differently"),
         (lambda module: None, "returned nothing"),
         (sgd(lr=0.0), "learning rate 0"),
         (
@@ -180,6 +188,90 @@ def test_threads_use_the_optimizer_of_their_own_copy():
 def test_what_cannot_be_done_is_refused(configure, message):
     with pytest.raises(ValueError, match=message):
         loop().run(Module(configure), data())
+
+
+class Clips(Module):
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        self.clip_gradients(optimizer, gradient_clip_val or 0.07, gradient_clip_algorithm or "norm")
+
+
+@pytest.mark.parametrize("kind", [Module, Clips])
+@pytest.mark.parametrize("optimizer", ["momentum and decay", "adam"])
+@pytest.mark.parametrize(
+    "clipping", [{}, {"gradient_clip_val": 0.1}, {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}]
+)
+def test_gradients_are_clipped_as_a_trainer_clips_them(kind, optimizer, clipping):
+    configure = OPTIMIZERS[optimizer][0]
+    state = loop(solver=ModuleOptimizer(allow_nonlinear=True), **clipping).run(kind(configure), data())
+    torch.testing.assert_close(state.weights, fitted(kind(configure), **clipping).detach(), rtol=1e-5, atol=1e-6)
+    plain = fitted(Module(configure)).detach()
+    clips = bool(clipping) or kind is Clips
+    assert torch.allclose(state.weights, plain, rtol=1e-4, atol=1e-5) != clips
+
+
+@pytest.mark.parametrize("mode", ["sequential", "threads", "auto"])
+def test_every_way_of_training_clips(mode, caplog):
+    settings = {"gradient_clip_val": 0.1, "solver": SGD(momentum=0.9), "lr": 0.2, "rounds": 2}
+    with caplog.at_level(logging.WARNING, "fl_lightning"):
+        found = loop(engine=Engine(mode), **settings).run(Module(sgd()), data(20))
+    reference = loop(engine=Engine("reference"), **settings).run(Module(sgd()), data(20))
+    torch.testing.assert_close(found.weights, reference.weights, rtol=1e-5, atol=1e-6)
+    assert "gradients are clipped" in caplog.text
+    with pytest.raises(ValueError, match="gradient_clip_val=-1 must be a positive number"):
+        loop(gradient_clip_val=-1)
+    with pytest.raises(ValueError, match="gradient_clip_algorithm='most'"):
+        loop(gradient_clip_algorithm="most")
+
+
+def test_the_command_line_and_its_config_know_clipping(tmp_path):
+    arguments = ["--config", "digits_fedavg.yaml", "--loop.gradient_clip_val", "0.001", "--logger", "none"]
+    assert main(["train", *arguments, "--loop.rounds", "3", "--run_dir", str(tmp_path)]) == 0
+    losses = [row["test_loss"] for row in read_rounds(tmp_path / "metrics.csv")]
+    assert max(losses) - min(losses) < 0.01  # it moves by hardly anything
+
+
+BY_WEIGHT = SamplerSelection(Importance(), 2)
+DEPENDS = {
+    "draws": {"sampling": SamplerSelection(HeterogeneityAware(), 2)},
+    "coefficients": {"sampling": BY_WEIGHT, "aggregator": NormalizedMean()},
+    "memory": {"sampling": BY_WEIGHT, "aggregator": MemorizedMean()},
+    "clipped uploads": {"sampling": BY_WEIGHT, "uploads": [Clip(1.0)]},
+    "rates": {"sampling": BY_WEIGHT, "max_local_steps": 3},
+}
+REASONS = {"adam": "Adam of Module is not linear", "two groups": "SGD of Module steps its parameter groups differently"}
+
+
+@pytest.mark.parametrize("name", REASONS)
+@pytest.mark.parametrize("what", DEPENDS)
+def test_an_optimizer_without_accumulation_is_refused_where_something_depends_on_it(name, what):
+    with pytest.raises(ValueError, match=f"{REASONS[name]}.*which this algorithm depends on.*allow_nonlinear=True"):
+        loop(**DEPENDS[what]).run(Module(OPTIMIZERS[name][0]), uneven())
+
+
+@pytest.mark.parametrize("solver", ["module", "AdamW", TorchOptimizer(torch.optim.SGD, clip_norm=1.0)])
+@pytest.mark.parametrize("calibration", [Calibration(), Calibration("none"), Calibration("average")])
+def test_it_runs_with_a_warning_where_nothing_does(solver, calibration, caplog):
+    federated = loop(2, None if solver == "module" else 0.1, solver, calibration=calibration, sampling=BY_WEIGHT)
+    with caplog.at_level(logging.WARNING, "fl_lightning"):
+        result = federated.run(Module(OPTIMIZERS["adam"][0]), uneven())
+    warned = [record.getMessage() for record in caplog.records if "does not depend on A" in record.getMessage()]
+    assert len(warned) == 1
+    assert "is not linear in the gradients" in warned[0]
+    assert len(set(result.history.column("learning_rate"))) == 1
+    assert result.weights.isfinite().all()
+
+
+def test_the_presets_take_a_solver(caplog):
+    with caplog.at_level(logging.WARNING, "fl_lightning"):
+        made = FederatedLoop(algorithm("fedavg", solver="module"), rounds=1, lr=None)
+        made.run(Module(lambda module: torch.optim.AdamW(module.parameters(), lr=0.01)), data(5))
+    assert "AdamW of Module is not linear" in caplog.text
+    with pytest.raises(ValueError, match=r"AdamW is not linear.*depends on"):
+        FederatedLoop(algorithm("fedacs", solver="AdamW"), rounds=1, lr=0.1).run(Module(sgd()), data(5))
+    with pytest.raises(ValueError, match="solver='module' would replace that of fedprox"):
+        algorithm("fedprox", solver="module")
+    with pytest.raises(ValueError, match=r"would replace that of solver\.momentum"):
+        algorithm("fedavg", settings={"solver.momentum": 0.9}, solver="module")
 
 
 def test_a_rate_of_zero_is_refused_in_the_round_that_has_it():
