@@ -27,7 +27,7 @@ COMMANDS = {
     "deploy": "make a Flower app of a config:  fl-lightning deploy --config digits_fedacs.yaml --out app",
     "node": "be a client of a deployed one:  fl-lightning node --superlink HOST:PORT --client 3 --data mine.yaml",
     "figure": "draw a figure of the paper:  fl-lightning figure toy-static",
-    "demo": "FedAvg against FedACS in a minute:  fl-lightning demo",
+    "demo": "FedAvg against what is recommended, in a minute:  fl-lightning demo",
     "show": "list the parts of a kind with their arguments:  fl-lightning show sampler",
     "completion": "print a script that completes commands and keys:  fl-lightning completion bash",
 }
