@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_lightning.cli.main import OneLineParser
+from fl_lightning.cli.main import OneLineParser, print_json
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.diagnosis.given_clients import ClientTable, read_clients
@@ -40,6 +40,7 @@ def make_parser() -> OneLineParser:
     parser.add_argument("--clients_per_round", metavar="K", help="number of draws, or share of the clients below 1")
     parser.add_argument("--picture", default="diagnosis.png", help="file to draw to (default: diagnosis.png)")
     parser.add_trust()
+    parser.add_json()
     return parser
 
 
@@ -138,6 +139,9 @@ def _diagnose(
     settings = parts.averaging(merged, of_averaging, options.trust)
     rounds = given_rounds(planner)
     choice = recommend(found, _kept(settings, planner, rounds))
+    if options.json:
+        print_json({"source": title, "clients": len(planner.weights), **words.document(found, unknown, choice)})
+        return
     for line in words.verdict(found, choice, label_counts):
         console.print(line, highlight=False)
     whole = options.all or options.algorithms != "all"

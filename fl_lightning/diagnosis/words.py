@@ -153,6 +153,35 @@ def few(found: Sequence[Diagnosis], choice: Recommendation) -> list[Diagnosis]:
     return [each for each in found if each.name in kept]
 
 
+def document(found: Sequence[Diagnosis], unknown: Sequence[str], choice: Recommendation) -> dict[str, object]:
+    """Return a diagnosis for programs: plain numbers, all algorithms."""
+    by_time = soonest(found, choice.share)
+    rows = [
+        {
+            "name": each.name,
+            "consistent": each.consistent,
+            "distance": each.distance,
+            "chi_square": each.chi_square,
+            "local_steps": each.work,
+            "seconds": each.seconds,
+            "variance": each.variance,
+            "cost": choice.cost(each),
+            "must_know": str(each.needs),
+            "approximate": bool(each.bounded),
+            "effective_weights": each.effective_weights.tolist(),
+        }
+        for each in found
+    ]
+    return {
+        "recommended": choice.name,
+        "consistent": choice.best.consistent,
+        "soonest_by_forecast": by_time[0].name if by_time else None,
+        "weights": choice.best.weights.tolist(),
+        "algorithms": rows,
+        "unknown": list(unknown),
+    }
+
+
 def _distortions(each: Diagnosis, label_counts: npt.ArrayLike | None) -> list[str]:
     """Return which clients, and which classes if their counts are known, carry too little and too much."""
     sentences = [distortion("clients", each.weights, each.effective_weights)]
