@@ -48,7 +48,8 @@ class SamplerSelection(Selection, RoundCallback):
     Args:
         sampler: Returns the probabilities.
         clients_per_round: K, as a number of draws (6) or as a share of the clients (0.3; 1.0 is all of them, 1 is one).
-        drawing: How the draws are made; the sampler's own way by default.
+        drawing: How the draws are made; by default the sampler's own way, which for most of them is ``Systematic``:
+            distinct clients as far as K p <= 1. The paper's independent draws are ``WithReplacement``.
         absent: What becomes of the share of clients that cannot be drawn, ``corrected`` or ``replaced``, see
             :class:`fl_lightning.samplers.selection.Selection`.
     """

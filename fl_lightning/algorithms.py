@@ -10,7 +10,7 @@ from typing import Literal
 
 from fl_lightning.aggregators import Aggregator, AnonymousMean
 from fl_lightning.parts.bases import Channel, Sampling, Schedule, check_part
-from fl_lightning.samplers import Importance, Systematic
+from fl_lightning.samplers import Importance
 from fl_lightning.samplers.selection import Selection
 from fl_lightning.server import Averaging, Calibration, ExponentialAverage, FaultPolicy, RateSchedule
 from fl_lightning.solvers import Solver, as_solver
@@ -20,7 +20,6 @@ from fl_lightning.uploads import Upload, Uploads
 
 StepLimit = int | Literal["auto"] | None
 TargetWeights = Literal["size", "uniform"] | list[float] | str
-_CLIENTS_PER_ROUND = 0.3  # as in configs/base.yaml
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
@@ -76,7 +75,7 @@ class Algorithm:
             raise ValueError(
                 f"local_parameters={local_parameters!r} must be a list of patterns: use [{local_parameters!r}]"
             )
-        drawn = sampling or Selection(Importance(), _CLIENTS_PER_ROUND, Systematic())
+        drawn = sampling or Selection(Importance())
         check_part("sampling", drawn, Sampling)
         _set(
             self,

@@ -144,7 +144,7 @@ def run_data(arguments, monkeypatch):
     """Read the arguments: the data may be absent, and is fetched by no test."""
     asked = []
     monkeypatch.setattr(data, "_fetch", lambda names, root: asked.extend(names))
-    monkeypatch.setattr(data, "_show", lambda config, *_: asked.append(configs.compose([config])))
+    monkeypatch.setattr(data, "_show", lambda options, *_: asked.append(configs.compose([options.config])))
     code = main(["data", *arguments])
     assert asked
     return code

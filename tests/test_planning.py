@@ -48,7 +48,7 @@ def planner(sampler=None, schedule=None, **settings) -> Planner:
         "sampling": SamplerSelection(sampler or HeterogeneityAware(), 3),
         "aggregator": AnonymousMean(),
         "solver": SGD(),
-        "calibration": Calibration(),
+        "calibration": Calibration(apply="local"),
         "weights": np.full(M, 1 / M),
         "learning_rate": 0.1,
         "steps_per_epoch": np.ones(M, dtype=np.int64),
@@ -170,7 +170,7 @@ def test_a_fixed_point_that_does_not_settle_is_said(caplog):
             return num_steps * (1.5 + self.asked % 2)
 
     solver = Restless(proximal=1.0)  # whose A depends on the learning rate
-    planner(solver=solver, calibration=Calibration("round")).plan(1)
+    planner(solver=solver, calibration=Calibration("round", "local")).plan(1)
     assert any("does not settle" in record.message for record in caplog.records)
 
 

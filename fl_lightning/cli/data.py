@@ -1,9 +1,10 @@
 """``fl-lightning data``: fetch data sets, or look at how one is split among the clients."""
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from fl_lightning.cli.main import OneLineParser
+from fl_lightning.cli.main import OneLineParser, print_json
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.output import loading
@@ -25,6 +26,7 @@ def make_parser() -> OneLineParser:
     show.add_argument("--seed", type=int, default=0)
     show.add_argument("--picture", default="partition.png", help="file to draw to (default: partition.png)")
     show.add_trust()
+    show.add_json()
     return parser
 
 
@@ -37,8 +39,8 @@ def main(arguments: list[str]) -> int:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         _fetch(options.names, Path(options.root))
     else:
-        early.check(configs.compose([options.config]), rest, options.trust, ("config", "picture", "trust"))
-        _show(options.config, options.seed, Path(options.picture), rest, options.trust)
+        early.check(configs.compose([options.config]), rest, options.trust, ("config", "picture", "trust", "json"))
+        _show(options, rest)
     return 0
 
 
@@ -52,7 +54,8 @@ def _fetch(names: list[str], root: Path) -> None:
         )
 
 
-def _show(config: str, seed: int, picture: Path, overrides: list[str], trusted: list[str]) -> None:
+def _show(options: Namespace, overrides: list[str]) -> None:
+    config, seed, picture = options.config, options.seed, Path(options.picture)
     from rich.console import Console
 
     with loading():
@@ -61,12 +64,16 @@ def _show(config: str, seed: int, picture: Path, overrides: list[str], trusted: 
     from fl_lightning.figures.clients import partition_figure
     from fl_lightning.figures.style import draw
 
-    data: Any = building.instantiate_data(building.parse(configs.compose([config]), overrides, trusted))
+    data: Any = building.instantiate_data(building.parse(configs.compose([config]), overrides, options.trust))
     federation = data.load(seed)
     num_classes = getattr(data, "num_classes", None)
     if not num_classes:
         raise configs.ConfigError(f"the data of {config} has no classes to show")
     counts = label_counts(federation, num_classes)
+    if options.json:
+        rows = [{"client": place, "classes": row, "examples": sum(row)} for place, row in enumerate(counts.tolist())]
+        print_json({"config": config, "seed": seed, "clients": rows})
+        return
     console = Console()
     console.print(_table(counts[:_MOST_ROWS].tolist(), f"{config}, seed {seed}", console.width))
     if len(counts) > _MOST_ROWS:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_lightning.cli.main import OneLineParser
+from fl_lightning.cli.main import OneLineParser, print_json
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.diagnosis.given_clients import ClientTable, read_clients
@@ -36,9 +36,11 @@ def make_parser() -> OneLineParser:
     source.add_argument("--config", help=f"a file or a shipped config such as mnist.yaml (default: {configs.DEMO})")
     source.add_argument("--clients", metavar="CSV", help="columns num_steps, failure_rate and, optionally, weight")
     parser.add_argument("--algorithms", default="all", help="names and files, separated by commas (default: all)")
+    parser.add_argument("--all", action="store_true", help="show all algorithms, not only those of the verdict")
     parser.add_argument("--clients_per_round", metavar="K", help="number of draws, or share of the clients below 1")
     parser.add_argument("--picture", default="diagnosis.png", help="file to draw to (default: diagnosis.png)")
     parser.add_trust()
+    parser.add_json()
     return parser
 
 
@@ -137,12 +139,20 @@ def _diagnose(
     settings = parts.averaging(merged, of_averaging, options.trust)
     rounds = given_rounds(planner)
     choice = recommend(found, _kept(settings, planner, rounds))
-    console.print(words.table_of(found, unknown, heading, console.width, choice))
+    if options.json:
+        print_json({"source": title, "clients": len(planner.weights), **words.document(found, unknown, choice)})
+        return
+    for line in words.verdict(found, choice, label_counts):
+        console.print(line, highlight=False)
+    whole = options.all or options.algorithms != "all"
+    shown = found if whole else words.few(found, choice)
+    console.print("", words.table_of(shown, unknown if whole else (), heading, console.width, choice), sep="\n")
+    if not whole:
+        console.print(f"{len(found) + len(unknown) - len(shown)} other algorithms: --all", highlight=False)
     for note in notes:
         console.print(f"[dim]{note}[/]")
-    for line in words.advice(found, choice, label_counts):
+    for line in words.further(found, choice):
         console.print(line, highlight=False)
-    console.print(words.averaged(choice), highlight=False)
     steps = np.mean([each.num_steps for each in rounds], axis=0)
     rates = np.mean([each.failure_rates for each in rounds], axis=0)
     missing = draw(lambda: diagnosis_figure(found, steps, rates, recommended=choice.name), Path(options.picture))

@@ -4,12 +4,14 @@ Commands are imported only when they run, so that ``--help`` answers at once.
 """
 
 import argparse
+import json
+import math
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import NoReturn
 
@@ -27,7 +29,7 @@ COMMANDS = {
     "deploy": "make a Flower app of a config:  fl-lightning deploy --config digits_fedacs.yaml --out app",
     "node": "take part in a deployment:  fl-lightning node --superlink HOST:PORT --client 3 --data mine.yaml",
     "figure": "draw a figure of the paper:  fl-lightning figure toy-static",
-    "demo": "FedAvg against FedACS in a minute:  fl-lightning demo",
+    "demo": "FedAvg against what is recommended, in a minute:  fl-lightning demo",
     "show": "list the parts of a kind with their arguments:  fl-lightning show sampler",
     "completion": "print a script that completes commands and keys:  fl-lightning completion bash",
 }
@@ -47,6 +49,10 @@ class OneLineParser(argparse.ArgumentParser):
         known = [option for option in self._option_string_actions if option.startswith("--")]
         hint = suggestion(unknown, known) if "unrecognized" in message and unknown not in known else ""
         raise ConfigError(f"{message}{hint} (see {self.prog} --help)")
+
+    def add_json(self) -> None:
+        """Add ``--json``."""
+        self.add_argument("--json", action="store_true", help="print one JSON document instead (docs/programs.md)")
 
     def add_trust(self) -> None:
         """Add ``--trust PACKAGE``, which may come several times."""
@@ -86,6 +92,23 @@ def wrapped(words: Iterable[str], total: int, indent: int) -> str:
         three
     """
     return ("\n" + " " * indent).join(textwrap.wrap(", ".join(words), total - indent))
+
+
+def print_json(document: Mapping[str, object]) -> None:
+    """Print a document for programs; numbers that are not finite are null.
+
+    >>> print_json({"cost": float("nan"), "names": ("a", "b")})
+    {"cost": null, "names": ["a", "b"]}
+    """
+    print(json.dumps(_finite(document), ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _help() -> str:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fl_lightning.cli.main import OneLineParser
+from fl_lightning.cli.main import OneLineParser, print_json
 from fl_lightning.config.compose import ConfigError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="log the report to W&B too; auto does so when the runs were logged there",
     )
     parser.add_argument("--project", help="W&B project (default: WANDB_PROJECT, or the name of the first of RUNS)")
+    parser.add_json()
     return parser
 
 
@@ -45,6 +46,13 @@ def main(arguments: list[str]) -> int:
     for value in targets:
         if outcome.comparison.metric.endswith("accuracy") and not 0 < value <= 1:
             raise ConfigError(f"--targets {value:g} must be above 0 and at most 1")
+    if options.json:  # nothing is written
+        from fl_lightning.report.tables import all_tables
+
+        compared = outcome.comparison
+        tables = {table.name: list(table.records) for table in all_tables(compared)}
+        print_json({"metric": compared.metric, "reference": compared.reference.name, "tables": tables})
+        return 0
     out = Path(options.out) if options.out else folders[0] / "report"
     if not options.out and out.is_symlink():
         raise ValueError(f"{out} is a link to {os.readlink(out)}: remove it, or give --out")

@@ -1,6 +1,8 @@
 """``fl-lightning show``: the parts that can stand in a config, with their arguments."""
 
-from fl_lightning.cli.main import OneLineParser, listed, width
+from dataclasses import asdict
+
+from fl_lightning.cli.main import OneLineParser, listed, print_json, width
 from fl_lightning.config import catalogue
 from fl_lightning.config import compose as configs
 from fl_lightning.config.catalogue import Argument, Catalogue, Part
@@ -11,13 +13,21 @@ def make_parser() -> OneLineParser:
     parser = OneLineParser(prog="fl-lightning show", description=__doc__)
     known = catalogue.stored()
     parser.add_argument("name", nargs="?", help=f"a kind of part ({', '.join(known.kinds)}), or a class")
+    parser.add_json()
     return parser
 
 
 def main(arguments: list[str]) -> int:
     """List the kinds of parts, the parts of a kind, or the arguments of one part."""
-    name = make_parser().parse_args(arguments).name
-    known = catalogue.stored()
+    options = make_parser().parse_args(arguments)
+    name, known = options.name, catalogue.stored()
+    if options.json:
+        if name is None:
+            print_json({"kinds": known.kinds})
+        else:
+            parts = known.of_kind(name) if name in known.kinds else [_find(known, name)]
+            print_json({"parts": [asdict(part) for part in parts]})
+        return 0
     if name is None:
         pairs = [(kind, ", ".join(part.name for part in known.of_kind(kind))) for kind in known.kinds]
         lines = ["parts by kind; `fl-lightning show KIND` has their arguments:", "", *listed(pairs, width(), 14)]

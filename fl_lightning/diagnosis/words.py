@@ -26,6 +26,7 @@ _COLUMNS = (
     *("L1", "chi²", "chi² per round", "favours", "forgets", "step", "steps per round", "s per round", "kB up / down"),
     *("V", "cost"),
 )
+_COMPARED = 3  # algorithms that the recommended one is compared with
 _NARROW = ("L1", "favours", "forgets", "cost")
 
 
@@ -67,7 +68,11 @@ def table_of(
         table.add_column(name, justify="right", no_wrap=not wide)
     table.add_column("must be known or kept")
     costs = {each.name: choice.cost(each) for each in found}
-    for each in sorted(found, key=lambda one: (round(one.distance, 3), not costs[one.name] < np.inf, costs[one.name])):
+
+    def rank(one: Diagnosis) -> tuple[bool, float, bool, float]:
+        return one is not choice.best, round(one.distance, 3), not costs[one.name] < np.inf, costs[one.name]
+
+    for each in sorted(found, key=rank):
         cells = dict(zip(_COLUMNS, _cells(each, costs[each.name]), strict=True))
         style = "green" if each.consistent else ""
         table.add_row(each.name, *(cells[name] for name in shown), str(each.needs), style=style)
@@ -104,14 +109,20 @@ def _soonest(found: Sequence[Diagnosis], share: float) -> list[str]:
         return []
     first, *others = ((each, each.seconds * each.rounds(share)) for each in ranked)
     compared = ", ".join(f"{each.name} x{time / first[1]:.2g}" for each, time in others[:3])
-    return [
-        f"Soonest on the clock: [bold]{first[0].name}[/], {_shown(first[0].seconds, 1)} s per round"
+    lines = [
+        f"Soonest on the clock, by forecast: [bold]{first[0].name}[/], {_shown(first[0].seconds, 1)} s per round"
         + (f"; the same consistent progress takes {compared} the time." if compared else ".")
     ]
+    if first[0].needs.stale and not first[0].needs.anonymous:
+        lines.append(
+            f"The forecast leaves out that uploads of {first[0].name} are old: at a learning rate that suits others, "
+            "it may not learn at all (docs/cost.md). Try a quarter of loop.lr, and measure."
+        )
+    return lines
 
 
-def advice(found: Sequence[Diagnosis], choice: Recommendation, label_counts: npt.ArrayLike | None = None) -> list[str]:
-    """Return in plain words what is wrong with FedAvg, what to take instead, why, and what it must know."""
+def verdict(found: Sequence[Diagnosis], choice: Recommendation, label_counts: npt.ArrayLike | None = None) -> list[str]:
+    """Return in at most three lines what is wrong with FedAvg, what to take instead and why, and what it must know."""
     lines = []
     for each in found:
         if each.name == "fedavg" and each.consistent:
@@ -119,7 +130,56 @@ def advice(found: Sequence[Diagnosis], choice: Recommendation, label_counts: npt
         elif each.name == "fedavg":
             said = "; ".join(_distortions(each, label_counts))
             lines.append(f"FedAvg would optimise something else{': ' + said if said else ''}.")
-    return lines + _recommendation(choice) + _soonest(found, choice.share)
+    return lines + _recommendation(choice)
+
+
+def further(found: Sequence[Diagnosis], choice: Recommendation) -> list[str]:
+    """Return what else follows: what to take where less is known, what is soonest, and what averaging does."""
+    lines = _soonest(found, choice.share)
+    if choice.unknowing is not None:
+        lines.insert(
+            0,
+            f"If nobody knows q and work beforehand: [bold]{choice.unknowing.name}[/] ({choice.unknowing.needs}), or "
+            "FedACS with --loop.sampling.sampler.knowledge estimated, which learns them.",
+        )
+    return [*lines, averaged(choice)]
+
+
+def few(found: Sequence[Diagnosis], choice: Recommendation) -> list[Diagnosis]:
+    """Return the algorithms that the verdict speaks of: FedAvg, the recommended one and what it is compared with."""
+    others = [each for each in choice.consistent if each is not choice.best][:_COMPARED]
+    kept = {choice.name, *(each.name for each in (*others, *soonest(found, choice.share)[:1]))}
+    kept |= {"fedavg", "" if choice.unknowing is None else choice.unknowing.name}
+    return [each for each in found if each.name in kept]
+
+
+def document(found: Sequence[Diagnosis], unknown: Sequence[str], choice: Recommendation) -> dict[str, object]:
+    """Return a diagnosis for programs: plain numbers, all algorithms."""
+    by_time = soonest(found, choice.share)
+    rows = [
+        {
+            "name": each.name,
+            "consistent": each.consistent,
+            "distance": each.distance,
+            "chi_square": each.chi_square,
+            "local_steps": each.work,
+            "seconds": each.seconds,
+            "variance": each.variance,
+            "cost": choice.cost(each),
+            "must_know": str(each.needs),
+            "approximate": bool(each.bounded),
+            "effective_weights": each.effective_weights.tolist(),
+        }
+        for each in found
+    ]
+    return {
+        "recommended": choice.name,
+        "consistent": choice.best.consistent,
+        "soonest_by_forecast": by_time[0].name if by_time else None,
+        "weights": choice.best.weights.tolist(),
+        "algorithms": rows,
+        "unknown": list(unknown),
+    }
 
 
 def _distortions(each: Diagnosis, label_counts: npt.ArrayLike | None) -> list[str]:
@@ -138,22 +198,16 @@ def _recommendation(choice: Recommendation) -> list[str]:
             f"None of these algorithms optimises your objective. Nearest: [bold]{best.name}[/], at distance "
             f"{best.distance:.3f}; {best.name} must know: {best.needs}."
         ]
-    others = [f"{each.name} x{choice.cost(each):.2f}" for each in choice.consistent if each is not best][:3]
+    others = [f"{each.name} x{choice.cost(each):.2f}" for each in choice.consistent if each is not best][:_COMPARED]
     compared = f": {', '.join(others)}" if others else ""
     promise = "It optimises the objective you asked for"
     if best.bounded:
         promise = f"It nearly optimises the objective you asked for (how nearly {', '.join(best.bounded)} leaves open)"
-    lines = [
+    return [
         f"Recommended: [bold green]{best.name}[/]. {promise}, and the other consistent "
         f"algorithms here need no fewer local steps for equal progress{compared}.",
         f"It must know: {_in_words(best)}",
     ]
-    if choice.unknowing is not None:
-        lines.append(
-            f"If nobody knows q and work beforehand: [bold]{choice.unknowing.name}[/] ({choice.unknowing.needs}), or "
-            "FedACS with --loop.sampling.sampler.knowledge estimated, which learns them."
-        )
-    return lines
 
 
 def _in_words(each: Diagnosis) -> str:

@@ -76,7 +76,7 @@ def _shares(bars: list[IntVector], *columns: Vector) -> list[Vector]:
 def _same_objective(diagnoses: Sequence[Diagnosis]) -> list[list[Diagnosis]]:
     """Group the diagnoses whose objectives agree, the most faithful group first."""
     groups: list[list[Diagnosis]] = []
-    for each in sorted(diagnoses, key=lambda one: one.distance):
+    for each in sorted(diagnoses, key=lambda one: round(one.distance, 3)):  # rounding errors must not decide
         for group in groups:
             if np.abs(group[0].effective_weights - each.effective_weights).sum() < 0.02:
                 group.append(each)
@@ -113,11 +113,23 @@ def _draw_objective(axes: "Axes", weights: Vector, omega: Vector, top: float) ->
     bare(axes)
 
 
+def named(names: Sequence[str], recommended: str, width: int = 88) -> str:
+    """Return the names of algorithms in one line, the recommended one first; those for which there is no room counted.
+
+    >>> named(["fedavg", "fedprox", "limitedfedacs"], "limitedfedacs", width=25)
+    'limitedfedacs ★, fedavg and 1 more'
+    """
+    ordered = sorted(names, key=lambda name: name != recommended)
+    shown = [f"{name} ★" if name == recommended else name for name in ordered]
+    fits = max(1, sum(len(", ".join(shown[:number])) <= width for number in range(1, len(shown) + 1)))
+    more = f" and {len(shown) - fits} more" if fits < len(shown) else ""
+    return ", ".join(shown[:fits]) + more
+
+
 def _name(axes: "Axes", group: list[Diagnosis], recommended: str) -> None:
-    names = ", ".join(f"{each.name} ★" if each.name == recommended else each.name for each in group)
-    if len(names) > 92:
-        names = names[: names.rindex(", ", 0, 92)] + ", ..."
-    axes.set_title(names, loc="left", fontsize=9.5, color=INK, fontweight="bold")
+    axes.set_title(
+        named([each.name for each in group], recommended), loc="left", fontsize=9.5, color=INK, fontweight="bold"
+    )
     fair = group[0].consistent
     verdict = "as asked for" if fair else f"{100 * group[0].distance / 2:.0f} % of the weight misplaced"
     axes.set_title(verdict, loc="right", fontsize=9, color=GREEN if fair else ORANGE)

@@ -60,7 +60,7 @@ class FederatedLoop:
         callbacks: Watch the run; see ``docs/lightning.md``.
         engine: Trains the clients.
         fabric: Where to compute; one process on the best device there is by default.
-        seed: Of every random stream.
+        seed: Of every random stream of the run; the module's initial weights come before it, from ``seed_everything``.
     """
 
     def __init__(

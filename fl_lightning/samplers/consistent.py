@@ -73,8 +73,6 @@ class WorkAware(VarianceOptimal):
 
     .. math:: p_m \propto \frac{w_m g_m}{\sqrt{(1 - q_m) T_m}}, \qquad c_m \propto \frac{w_m}{p_m (1 - q_m) A_m}
 
-    Best together with systematic drawing and calibration on the server.
-
     Args:
         use_norms: Take g, the norm of each client's mean gradient, from what last arrived of it; otherwise 1.
     """

@@ -9,7 +9,7 @@ from typing_extensions import override
 from fl_lightning.parts.protocols import Probe
 from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.learned import LastNorms, row_norms
-from fl_lightning.samplers.sampler import Drawing, Independent, Sampler, WithReplacement, unbiased_coefficients
+from fl_lightning.samplers.sampler import Drawing, Independent, Sampler, unbiased_coefficients
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Profiles, RoundResult, Vector
 
@@ -88,8 +88,8 @@ class NormProportional(Sampler):
         norms: Where the norms come from. ``exact``: all M clients train in every round, which is charged. ``stale``:
             the mean gradient of each client when it last arrived, times its A of this round. ``first_gradient``: one
             batch of each client, which is charged, times A.
-        budget: ``replacement``: K draws with replacement. ``optimal``: each client takes part or not, K on average,
-            with :func:`optimal_inclusion`. ``approximate``: the same with :func:`approximate_inclusion`.
+        budget: ``replacement``: K draws, of which a client may have several. ``optimal``: each client takes part or
+            not, K on average, with :func:`optimal_inclusion`. ``approximate``: with :func:`approximate_inclusion`.
         reweight: Whether drawn clients scale by w/p. Without it the objective is badly biased; for ablations only.
         max_iterations: Of the approximate budget.
     """
@@ -122,8 +122,8 @@ class NormProportional(Sampler):
 
     @property
     @override
-    def drawing(self) -> Drawing:
-        return WithReplacement() if self.budget == "replacement" else Independent()
+    def drawing(self) -> Drawing | None:
+        return super().drawing if self.budget == "replacement" else Independent()
 
     @override
     def prepare(self, profiles: Profiles, num_draws: int, probe: Probe, rng: np.random.Generator) -> None:

@@ -187,8 +187,8 @@ class Sampler(Remembers):
 
     @property
     def drawing(self) -> Drawing | None:
-        """How :meth:`draw` makes its draws; None where it has a way of its own."""
-        return WithReplacement()
+        """How :meth:`draw` makes its draws, systematically by default; None where it has a way of its own."""
+        return Systematic()
 
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return p, the expected share of each client among the draws, (M,), summing to 1."""

@@ -39,7 +39,8 @@ class Selection(Sampling):
     Args:
         sampler: Returns the probabilities.
         clients_per_round: K, as a number of draws (6) or as a share of the clients (0.3; 1.0 is all of them, 1 is one).
-        drawing: How the draws are made; the sampler's own way by default.
+        drawing: How the draws are made; by default the sampler's own way, which for most of them is ``Systematic``:
+            distinct clients as far as K p <= 1. The paper's independent draws are ``WithReplacement``.
         absent: ``corrected`` or ``replaced``; by default ``corrected`` for samplers that promise :math:`\Omega = w`
             (FedACS and the consistent ones), and ``replaced`` for the others.
     """
@@ -47,7 +48,7 @@ class Selection(Sampling):
     def __init__(
         self,
         sampler: Sampler,
-        clients_per_round: int | float,
+        clients_per_round: int | float = 0.3,
         drawing: Drawing | None = None,
         absent: Absent | None = None,
     ) -> None:

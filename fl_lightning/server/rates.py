@@ -39,7 +39,7 @@ class Calibration(Remembers):
 
     memory = ("_average_factor",)
 
-    def __init__(self, scope: Scope = "round", apply: Place = "local", max_learning_rate: float | None = None) -> None:
+    def __init__(self, scope: Scope = "round", apply: Place = "server", max_learning_rate: float | None = None) -> None:
         one_of("scope", scope, Scope)
         one_of("apply", apply, Place)
         if max_learning_rate is not None and not max_learning_rate > 0:

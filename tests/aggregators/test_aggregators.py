@@ -266,7 +266,7 @@ def test_calibration_leaves_fedau_alone_unless_asked(calibrate: bool, expected: 
     )
     coefficients = ParticipationIntervals(calibrate=calibrate).coefficients(profiles, cohort)
     plan = made_plan(1, profiles, cohort, coefficients, 0.1)
-    rate, _ = Calibration()(plan, plan, lambda rate: iter(()))
+    rate, _ = Calibration(apply="local")(plan, plan, lambda rate: iter(()))
     amounts = profiles.weights * profiles.accumulation
     factor = expected or amounts @ (1 - profiles.failure_rates) / amounts.sum()
     assert rate == pytest.approx(0.1 * factor)

@@ -15,17 +15,18 @@ def test_the_demo_leaves_what_it_promises(tmp_path, monkeypatch, capsys):
     assert main(["demo", "--rounds", "4", *small]) == 0
     said = capsys.readouterr()
     assert "FedAvg would optimise something else" in said.out
+    assert "Recommended: limitedfedacs" in said.out
     assert "saturate" not in said.err.split("training fedavg")[0]  # nothing about training before anybody trains
     assert (tmp_path / "runs/demo/demo.png").stat().st_size > 20_000
     assert (tmp_path / "runs/demo/report/index.html").as_uri() in said.out
     assert max(map(len, said.out.splitlines()[:-4])) <= 80
     steps = {}
-    for name in ("fedavg", "fedacs"):
+    for name in ("fedavg", "limitedfedacs"):
         summary = json.loads((tmp_path / f"runs/demo/{name}/seed_0/summary.json").read_text())
         rows = (tmp_path / f"runs/demo/{name}/seed_0/metrics.csv").read_text().splitlines()
         steps[name] = float(rows[-1].split(",")[rows[0].split(",").index("local_steps")])
         assert summary["rounds"] == len(rows) - 1
-    assert steps["fedacs"] == pytest.approx(steps["fedavg"], rel=0.5)  # a few rounds: the draws decide
+    assert steps["limitedfedacs"] == pytest.approx(steps["fedavg"], rel=0.5)  # a few rounds: the draws decide
     assert main(["demo", "--rounds", "4", *small]) == 0  # finished runs are kept
     assert main(["demo", "--rounds", "0"]) == 2
 

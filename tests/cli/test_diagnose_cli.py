@@ -5,9 +5,17 @@ import re
 import numpy as np
 import pytest
 
+from documented import ROOT
+from fl_lightning.cli import demo
 from fl_lightning.cli.main import main
+from fl_lightning.config import compose as configs
 from fl_lightning.config.algorithm_parts import split_overrides, without_algorithm
 from fl_lightning.diagnosis.given_clients import read_clients
+
+PICTURES = [
+    ("diagnosis.svg", ["--config", "mnist.yaml"]),
+    ("diagnosis_four.svg", ["--config", "mnist.yaml", "--algorithms", "fedavg,fedacs,limitedfedacs,fednova,cafedavg"]),
+]
 
 
 @pytest.fixture
@@ -24,15 +32,51 @@ def run(capsys, *arguments):
 
 def test_the_papers_mnist_without_its_data(in_folder, capsys):
     blocks = ["--data.partition.assignment", "blocks"]
-    code, out, _ = run(capsys, "--config", "mnist.yaml", "--algorithms", "all", *blocks)
+    code, out, _ = run(capsys, "--config", "mnist.yaml", "--all", *blocks)
     assert code == 0
     assert "clients 0-9 carry 51 % of the weight but 12 % of the objective" in out
     assert "classes 0-4 carry 51 % of the weight but 12 % of the objective" in out
     assert "Recommended: limitedfedacs" in out
-    assert "Soonest on the clock: consistentfedbuff" in out
+    assert out.index("Recommended:") < out.index("What each algorithm would really optimise")
+    assert "Soonest on the clock, by forecast: consistentfedbuff" in out
+    assert "uploads of consistentfedbuff are old: at a learning rate that suits others, it may not learn at all" in out
     assert out.count("depends on") == 8  # the data: three samplers, three robust centres, two adaptive servers
     assert (in_folder / "diagnosis.png").stat().st_size > 10_000
     assert list(in_folder.iterdir()) == [in_folder / "diagnosis.png"]  # nothing was fetched, no run was made
+
+
+def test_the_verdict_is_three_lines_before_the_few_that_matter(in_folder, capsys):
+    assert main(["diagnose", "--config", "digits.yaml"]) == 0
+    out = capsys.readouterr().out
+    verdict, _, rest = out.partition("What each algorithm")
+    told = [
+        word for word in ("FedAvg would optimise", "Recommended: limitedfedacs", "It must know:") if word in verdict
+    ]
+    assert len(told) == 3
+    rows = re.findall(r"^│ (\w+) +│", rest, re.MULTILINE)
+    assert rows[0] == "limitedfedacs"
+    assert {"fedavg", "fedacs", "consistentfedbuff"} < set(rows)
+    assert len(rows) < 9
+    hidden = len(configs.names("algorithms")) - len(rows)
+    assert f"{hidden} other algorithms: --all" in rest
+
+
+@pytest.mark.parametrize(("file", "arguments"), PICTURES)
+def test_the_pictures_of_the_documents_star_what_is_recommended(in_folder, capsys, file, arguments):
+    assert run(capsys, *arguments, "--picture", file)[0] == 0
+    found, stored = (written(path) for path in (in_folder / file, ROOT / "docs" / "images" / file))
+    assert found == stored, f"draw it anew: fl-lightning diagnose {' '.join(arguments)} --picture docs/images/{file}"
+    assert sum("limitedfedacs ★" in text for text in found) == 1
+
+
+def written(path):
+    """Return the texts of a picture."""
+    return [text for text in re.findall(r"<!-- (.*) -->", path.read_text()) if re.search(r"[a-z]{3}", text)]
+
+
+def test_the_demo_trains_what_is_recommended(in_folder, capsys):
+    _, out, _ = run(capsys, "--config", "digits.yaml")
+    assert f"Recommended: {demo._NAMES[1]}." in out
 
 
 def test_a_table_of_clients(in_folder, capsys):

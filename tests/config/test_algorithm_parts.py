@@ -1,15 +1,23 @@
 """The shipped algorithms in Python are those of the command line."""
 
+from importlib import import_module
+
 import pytest
 
 import fl_lightning
+from fl_lightning.algorithms import Algorithm
 from fl_lightning.config import algorithm_parts as parts
 from fl_lightning.config import compose as configs
 from fl_lightning.config.algorithm_parts import algorithm
-from fl_lightning.samplers import Sampler
+from fl_lightning.samplers import Importance, Sampler, Systematic
 from fl_lightning.uploads import Uploads
 
 NAMES = configs.names("algorithms")
+UNSAID = {
+    "sampling": "fl_lightning.callbacks.SamplerSelection",
+    "solver": "fl_lightning.solvers.SGD",
+    "calibration": "fl_lightning.server.Calibration",
+}
 
 
 def described(value):
@@ -32,6 +40,36 @@ def test_a_preset_has_the_parts_of_the_config(name):
     made = algorithm(name)
     for key in parts.ALGORITHM:
         assert described(getattr(made, key)) == described(getattr(wanted, key))
+
+
+def in_python(key, said):
+    """Return a part as one writes it in Python: what is not said is left to the class."""
+    if not isinstance(said, dict) or not said.keys() & {"class_path", "init_args"}:
+        return [in_python("", each) for each in said] if isinstance(said, list) else said
+    home, _, name = said.get("class_path", UNSAID.get(key)).rpartition(".")
+    arguments = {name: in_python("", value) for name, value in said.get("init_args", {}).items()}
+    if key == "sampling":
+        arguments = {"sampler": Importance()} | arguments
+    return getattr(import_module(home), name)(**arguments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts_made_in_python_are_those_of_the_preset(name):
+    file = configs.read(configs.FOLDER / f"algorithms/{name}.yaml").get("loop", {})
+    given = {key: in_python(key, file.get(key, {"init_args": {}})) for key in UNSAID} | {
+        key: in_python(key, value) for key, value in file.items()
+    }
+    made, preset = Algorithm(**given), algorithm(name)
+    for key in parts.ALGORITHM:
+        assert described(getattr(made, key)) == described(getattr(preset, key))
+
+
+def test_nothing_said_in_python_is_the_base():
+    made, base = Algorithm(), algorithm("fedavg")
+    assert described(vars(made.sampling)) == described(vars(base.sampling))
+    assert isinstance(made.sampling.way_of_drawing, Systematic)
+    for key in set(parts.ALGORITHM) - {"sampling"}:
+        assert described(getattr(made, key)) == described(getattr(base, key))
 
 
 def test_each_call_makes_new_parts():

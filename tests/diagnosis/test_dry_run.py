@@ -20,7 +20,14 @@ from fl_lightning.config import compose as configs
 from fl_lightning.diagnosis.dry_run import dry_run, typical_rounds
 from fl_lightning.diagnosis.objective import diagnose
 from fl_lightning.diagnosis.systems import needs_of
-from fl_lightning.samplers import HeterogeneityAware, Importance, NormProportional, PowerOfChoice, Sampler
+from fl_lightning.samplers import (
+    HeterogeneityAware,
+    Importance,
+    NormProportional,
+    PowerOfChoice,
+    Sampler,
+    WithReplacement,
+)
 from fl_lightning.server.rates import Calibration
 from fl_lightning.system import Clock, Traffic
 from fl_lightning.types import Conditions
@@ -36,8 +43,8 @@ def case(algorithm, rounds=STATIC, clock=None):
     return made_case(algorithm, rounds, W, clock=clock)
 
 
-def algorithm(sampler, aggregator=None, solver=None, calibration=None) -> Algorithm:
-    sampling = SamplerSelection(sampler, 3)
+def algorithm(sampler, aggregator=None, solver=None, calibration=None, drawing=None) -> Algorithm:
+    sampling = SamplerSelection(sampler, 3, drawing)
     return Algorithm(sampling=sampling, aggregator=aggregator, solver=solver, calibration=calibration)
 
 
@@ -135,7 +142,7 @@ def test_limited_clients_meet_a_deadline_that_they_would_miss():
 
 
 def test_expected_work_counts_a_client_that_is_drawn_twice_once():
-    (each, *_) = dry_run(case(algorithm(Importance())))
+    (each, *_) = dry_run(case(algorithm(Importance(), drawing=WithReplacement())))
     counts = np.random.default_rng(0).multinomial(3, W, size=200_000)
     assert each.work == pytest.approx(((counts > 0) @ T).mean(), rel=0.01)
 

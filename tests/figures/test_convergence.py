@@ -13,7 +13,7 @@ from fl_lightning.figures.convergence import predict, simulate
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.module import QuadraticModule
 from fl_lightning.planning import Planner
-from fl_lightning.samplers import HeterogeneityAware, Importance, Systematic
+from fl_lightning.samplers import HeterogeneityAware, Importance, Systematic, WithReplacement
 from fl_lightning.server.rates import Calibration
 from fl_lightning.solvers import SGD
 from made import made_planner
@@ -25,10 +25,10 @@ W = np.full(30, 1 / 30)
 
 def variant(sampler=None, solver=None, schedule=STATIC, calibration=None, aggregator=None, drawing=None, lr=0.001):
     return made_planner(
-        sampling=SamplerSelection(sampler or Importance(), 15, drawing),
+        sampling=SamplerSelection(sampler or Importance(), 15, drawing or WithReplacement()),
         aggregator=aggregator,
         solver=solver,
-        calibration=calibration,
+        calibration=calibration or Calibration(apply="local"),
         schedule=schedule,
         channel=ChannelFailures(),
         weights=W,
@@ -70,7 +70,7 @@ def played_by_the_loop(made: Planner, seed: int, rounds: int) -> tuple[np.ndarra
         {"solver": SGD(decay=0.005), "schedule": DYNAMIC},
         {"sampler": HeterogeneityAware()},
         {"sampler": HeterogeneityAware(), "schedule": DYNAMIC},
-        {"sampler": HeterogeneityAware(), "schedule": DYNAMIC, "calibration": Calibration("average")},
+        {"sampler": HeterogeneityAware(), "schedule": DYNAMIC, "calibration": Calibration("average", "local")},
         {"sampler": HeterogeneityAware(), "solver": SGD(proximal=1.0), "lr": 0.01},
         {"sampler": HeterogeneityAware(), "calibration": Calibration(apply="server"), "drawing": Systematic()},
         {"aggregator": CommunicationAware(), "schedule": DYNAMIC, "lr": 0.01},
@@ -115,7 +115,7 @@ def test_predicted_bias_of_fedavg_is_the_reference(name):
 @pytest.mark.parametrize(("scope", "expected"), [("none", 0.0024), ("round", 0.0043)])
 def test_predicted_bias_of_fedacs_is_the_reference(scope, expected):
     targets = np.random.default_rng(0).standard_normal((400, 30, 10))
-    made = variant(HeterogeneityAware(), calibration=Calibration(scope))
+    made = variant(HeterogeneityAware(), calibration=Calibration(scope, "local"))
     assert predict(made, targets).bias.mean() == pytest.approx(expected, abs=1e-4)
 
 
@@ -134,7 +134,7 @@ def test_predicted_noise_is_that_of_the_simulation(schedule):
 def test_noise_floors_of_the_static_toy():
     targets = np.random.default_rng(1).standard_normal((200, 30, 10))
     for scope, floor in (("none", 0.0767), ("round", 0.1017)):
-        made = variant(HeterogeneityAware(), calibration=Calibration(scope))
+        made = variant(HeterogeneityAware(), calibration=Calibration(scope, "local"))
         # The reference is for one draw of the targets, and a mean instead of a root mean square.
         assert predict(made, targets).distance.mean() == pytest.approx(floor, rel=0.1)
     assert predict(variant(), targets).distance.mean() == pytest.approx(0.3, rel=0.15)

@@ -15,7 +15,7 @@ import torch
 from fl_lightning.aggregators import Aggregator
 from fl_lightning.callbacks import ChannelFailures, SamplerSelection
 from fl_lightning.parts.protocols import PLAIN, Handout
-from fl_lightning.samplers import Sampler
+from fl_lightning.samplers import Sampler, Systematic, WithReplacement
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.types import Profiles, RoundResult, Updates
 from fl_lightning.uploads import Uploads
@@ -74,6 +74,11 @@ class System:
             )
 
 
+def _independent(sampler):
+    """Return the paper's independent draws, for samplers without a way of their own."""
+    return WithReplacement() if isinstance(sampler.drawing, Systematic) else None
+
+
 def _geometric_sum(num_steps: np.ndarray, decay: float) -> np.ndarray:
     """Return sum_{t < T} (1 - decay)^t."""
     return (1 - (1 - decay) ** num_steps) / decay if decay else num_steps.astype(np.float64)
@@ -130,7 +135,7 @@ def measured_weights(
     The first third of the rounds is left out and makes longer steps, so that the start is forgotten.
     """
     targets = torch.eye(system.num_kinds, dtype=torch.float64).repeat(copies, 1)
-    selection, channel = SamplerSelection(sampler, system.num_draws * copies), ChannelFailures()
+    selection, channel = SamplerSelection(sampler, system.num_draws * copies, _independent(sampler)), ChannelFailures()
     selection.start(lambda: system.profiles(256, copies, seed + 1000))
     model = torch.full((system.num_kinds,), 1 / system.num_kinds, dtype=torch.float64)
     aggregator.setup(len(targets), model)
@@ -166,7 +171,7 @@ def reported_weights(
     system: System, sampler: Sampler, aggregator: Aggregator, num_rounds: int = 200, copies: int = 1, seed: int = 0
 ) -> np.ndarray:
     """Return Omega as sampler and aggregator report it before any draw, over all rounds, (kinds,)."""
-    selection = SamplerSelection(sampler, system.num_draws * copies)
+    selection = SamplerSelection(sampler, system.num_draws * copies, _independent(sampler))
     selection.start(lambda: system.profiles(256, copies, seed + 1000))
     total = np.zeros(system.num_kinds * copies)
     for profiles in system.profiles(num_rounds, copies, seed):
