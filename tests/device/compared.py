@@ -15,7 +15,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.plugins import MixedPrecision
 
 from device import pretend
-from device.matrix import Settings, cases, settings_of
+from device.matrix import Settings, cases, settings_of, shipped
 from fl_lightning.algorithms import Algorithm
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule
 from fl_lightning.engine import Engine
@@ -81,8 +81,31 @@ def apart(mode: str, make) -> float | str:
     return float((here - there).norm() / here.norm())
 
 
+def choices() -> dict[str, dict[str, object]]:
+    """Return what the engine chooses on the device by itself, with and without a limit, and what it refuses."""
+    found: dict[str, dict[str, object]] = {}
+    for name, engine in {
+        "auto": Engine(),
+        "limited": Engine(memory="20kB"),
+        "no room": Engine(memory="1kB"),
+        "threads": Engine("threads"),
+    }.items():
+        settings = settings_of({"engine": engine})
+        loop = loop_of((shipped("fedacs"), settings), "auto", pretend.fabric())
+        try:
+            loop.run(settings["module"], settings["data"])
+        except ValueError as error:
+            found[name] = {"refused": str(error)}
+            continue
+        choice, weights = engine.choice, loop.state.weights.cpu().tolist()
+        kept = engine.batches._kept is not None
+        found[name] = {"mode": choice.mode, "reason": choice.reason, "block": choice.block, "kept": kept}
+        found[name] |= {"weights": weights, "test_size": engine._test_size}
+    return found
+
+
 if __name__ == "__main__":
     pretend.install()
     wanted = sys.argv[1:]
     chosen = {name: case for name, case in cases().items() if not wanted or any(word in name for word in wanted)}
-    json.dump({name: apart(*case) for name, case in chosen.items()}, sys.stdout)
+    json.dump({name: apart(*case) for name, case in chosen.items()} | {"choices": choices()}, sys.stdout)

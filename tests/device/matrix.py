@@ -165,7 +165,7 @@ ALONE: dict[str, Line] = {
 # Beside these, both modes and all algorithms, each as it is shipped.
 
 
-def _fixed(name: str) -> Algorithm:
+def shipped(name: str) -> Algorithm:
     """Return a shipped algorithm whose noise can be drawn again."""
     made = algorithm(name, 4)
     for step in made.uploads.steps:
@@ -179,22 +179,25 @@ def cases() -> dict[str, tuple[str, Callable[[], tuple[Algorithm | None, Setting
     found = {}
     for mode in MODES:
         for name in names("algorithms"):
-            found[f"{name}, {mode}"] = (mode, lambda name=name: (_fixed(name), {}))
+            found[f"{name}, {mode}"] = (mode, lambda name=name: (shipped(name), {}))
             where = "same" if mode == "sequential" else "other"
             found[f"{name}, {mode}, resumed on the {where} device"] = (
                 mode,
-                lambda name=name, where=where: (_fixed(name), {"resumed_on": where}),
+                lambda name=name, where=where: (shipped(name), {"resumed_on": where}),
             )
         for feature, line in FEATURES.items():
             for name in FEW:
-                found[f"{feature}, {name}, {mode}"] = (mode, lambda name=name, line=line: (_fixed(name), line()))
+                found[f"{feature}, {name}, {mode}"] = (mode, lambda name=name, line=line: (shipped(name), line()))
         for part, line in PARTS.items():
-            found[f"{part}, {mode}"] = (mode, lambda line=line: (Algorithm(sampling=_fixed("fedacs").sampling), line()))
+            found[f"{part}, {mode}"] = (
+                mode,
+                lambda line=line: (Algorithm(sampling=shipped("fedacs").sampling), line()),
+            )
     for feature, line in ALONE.items():
         for name in FEW:
             found[f"{feature}, {name}, sequential"] = (
                 "sequential",
-                lambda name=name, line=line: (_fixed(name), line()),
+                lambda name=name, line=line: (shipped(name), line()),
             )
     return found
 

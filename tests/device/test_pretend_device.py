@@ -37,3 +37,19 @@ def test_a_run_on_a_device_is_the_one_on_the_cpu(case, found):
     apart = found[case]
     assert isinstance(apart, float), apart
     assert apart < (BFLOAT16 if "mixed precision" in case else FLOAT32)
+
+
+def test_auto_stacks_and_keeps_the_data_there_where_both_fit(found):
+    free, limited, full = (found["choices"][name] for name in ("auto", "limited", "no room"))
+    assert free["mode"] == limited["mode"] == full["mode"] == "stacked"
+    assert "pretend does not say what is free" in free["reason"]
+    assert "loop.engine.memory" in limited["reason"]
+    assert [each["kept"] for each in (free, limited, full)] == [True, True, False]
+    assert free["block"] > limited["block"] > full["block"] == 2
+    assert free["test_size"] == 1000 > full["test_size"]
+    for other in (limited, full):
+        assert other["weights"] == pytest.approx(free["weights"], rel=1e-5, abs=1e-6)
+
+
+def test_threads_are_refused_off_the_cpu(found):
+    assert "threads are for CPUs" in found["choices"]["threads"]["refused"]
