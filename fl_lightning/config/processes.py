@@ -60,7 +60,7 @@ def safe_children() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def launched(given: Mapping[str, str]) -> dict[str, str]:
+def launched(given: Mapping[str, str | None]) -> dict[str, str]:
     """Return the settings of Fabric that ``fabric run`` or ``torchrun`` made, where the command line has none.
 
     Args:
@@ -76,11 +76,10 @@ def launched(given: Mapping[str, str]) -> dict[str, str]:
         here, everywhere = (int(os.environ[name]) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
         found = {"devices": str(here), "num_nodes": str(everywhere // here)}
     for key in ("devices", "num_nodes"):
-        wanted = given.get(f"fabric.{key}", found.get(key, ""))
-        if key in found and wanted.isdigit() and found[key].isdigit() and wanted != found[key]:
-            raise ConfigError(
-                f"--fabric.{key} {wanted} does not fit the processes that were started, {key} {found[key]}: leave it out"
-            )
+        wanted, started_with = given.get(f"fabric.{key}") or "", found.get(key, "")
+        if wanted.isdigit() and started_with.isdigit() and wanted != started_with:
+            started = f"the processes that were started, {key} {started_with}"
+            raise ConfigError(f"--fabric.{key} {wanted} does not fit {started}: leave it out")
     for key in found:
         if f"fabric.{key}" in given:
             os.environ.pop(f"LT_{key.upper()}", None)  # Fabric would refuse the other
