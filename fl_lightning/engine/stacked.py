@@ -96,7 +96,7 @@ class StackTrainer:
             with torch.no_grad():
                 steps.step()
         deltas = torch.sub(starts, weights, out=gradient).div_(work.learning_rate)
-        return deltas, total.double().cpu().numpy() / num_steps
+        return deltas, total.cpu().double().numpy() / num_steps
 
     def gradients(self, weights: torch.Tensor, batch: Batch, index: int, out: torch.Tensor) -> torch.Tensor:
         """Write the gradients of a stack of batches into ``out`` and return their losses, (n,)."""

@@ -16,6 +16,8 @@ from lightning.fabric.plugins import Precision
 from lightning.fabric.strategies import SingleDeviceStrategy
 from torch.utils.cpp_extension import load
 
+import fl_lightning.types as types_of_runs
+
 NAME = "pretend"
 
 
@@ -25,7 +27,9 @@ def install() -> None:
         return
     built = load(NAME, [str(Path(__file__).with_name("pretend.cpp"))], extra_cflags=["-O1"])
     built.install()
-    built.allow_doubles("FL_NO_FLOAT64" not in os.environ)
+    if "PRETEND_NO_FLOAT64" in os.environ:
+        built.allow_doubles(False)
+        types_of_runs._WITHOUT_FLOAT64.append(NAME)
     torch.utils.rename_privateuse1_backend(NAME)
     module = types.ModuleType(f"torch.{NAME}")
     module.is_available = lambda: True
