@@ -150,12 +150,17 @@ def draw(path: Path, records: list[dict[str, Any]], planes: list[dict[str, float
 def main() -> None:
     """Read the arguments, measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("cases", nargs="*", help=f"which of {', '.join(CASES)}; all by default")
+    parser.add_argument("cases", nargs="*", help=f"which of {', '.join(CASES)}; all by default; or device")
     parser.add_argument("--quick", action="store_true", help="smaller cohorts, fewer repeats: under 3 minutes")
     parser.add_argument("--threads", type=int, default=2, help="threads of each side")
     parser.add_argument("--repeats", type=int, help="measured rounds of each side, after one that is not counted")
     parser.add_argument("--output", type=Path, default=Path("runs/benchmarks"), help="folder for JSON and picture")
     arguments = parser.parse_args()
+    if arguments.cases == ["device"]:
+        from benchmarks import device
+
+        device.run(Console(), arguments.output, arguments.repeats or 3, arguments.quick)
+        return
     unknown = set(arguments.cases) - set(CASES)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(CASES)}")

@@ -82,22 +82,44 @@ def play(
     **settings: Any,
 ) -> None:
     """Play rounds until a watcher stops the loop, with further arguments of the loop as given."""
+    fabric = fabric or Fabric(accelerator="cpu", devices=1)
+    loop = loop_of(workload, _TimedEngine(mode), fabric, clock, callbacks=[watcher], **settings)
+    federation = federation_of(workload)
+    loop.run(module_of(workload), federation)
+
+
+def federation_of(workload: Workload) -> TensorFederation:
+    """Return the clients' data."""
     inputs, targets, test_inputs, test_targets = workload.data()
-    federation = TensorFederation((inputs, targets), (test_inputs, test_targets), workload.clients())
+    return TensorFederation((inputs, targets), (test_inputs, test_targets), workload.clients())
+
+
+def module_of(workload: Workload) -> LightningModule:
+    """Return the model, the same each time."""
     torch.manual_seed(0)
     network = workload.network()
-    module = FederatedModule(network) if workload.num_classes else Regression(network, workload)
+    return FederatedModule(network) if workload.num_classes else Regression(network, workload)
+
+
+def loop_of(
+    workload: Workload,
+    engine: Engine,
+    fabric: Fabric,
+    clock: Any = None,
+    rounds: int = 1_000_000,
+    **settings: Any,
+) -> FederatedLoop:
+    """Return the loop of a workload."""
     healthy = Group(0.5 if workload.lossy_half else 1.0, workload.num_steps, 0.0)
     groups = [Group(0.5, workload.num_steps, (0.4, 0.5)), healthy] if workload.lossy_half else [healthy]
-    FederatedLoop(
+    return FederatedLoop(
         # No average, as the loop by hand, which evaluates one model.
         Algorithm(sampling=SamplerSelection(Uniform(), workload.clients_per_round), averaging=NoAverage()),
         System(schedule=HeterogeneitySchedule(groups=groups), channel=ChannelFailures(), clock=clock),
-        rounds=1_000_000,
+        rounds=rounds,
         lr=workload.learning_rate,
-        engine=_TimedEngine(mode),
+        engine=engine,
         batch_size=workload.batch_size,
-        callbacks=[watcher],
-        fabric=fabric or Fabric(accelerator="cpu", devices=1),
+        fabric=fabric,
         **settings,
-    ).run(module, federation)
+    )

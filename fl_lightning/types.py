@@ -14,6 +14,17 @@ Vector: TypeAlias = npt.NDArray[np.float64]
 IntVector: TypeAlias = npt.NDArray[np.int64]
 BoolVector: TypeAlias = npt.NDArray[np.bool_]
 Scope = Literal["round", "average", "none"]
+_WITHOUT_FLOAT64 = ["mps"]
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in float64: on its device, or in main memory where the device has no such numbers."""
+    return beside_float64(tensor).double()
+
+
+def beside_float64(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, in main memory where its device has no float64 to compute with."""
+    return tensor.cpu() if tensor.device.type in _WITHOUT_FLOAT64 else tensor
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """One process and two give identical metrics and weights, for every algorithm, however they are started."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 from every_algorithm import run_all
 
+from fl_lightning.cli.main import main
 from fl_lightning.config import compose as configs
 from fl_lightning.runs.records import read_rounds
 
@@ -60,6 +62,37 @@ def test_an_algorithm_of_each_kind_with_two_processes(one_process, tmp_path):
     with_two(KINDS, tmp_path)
     for name in KINDS:
         assert_equal(one_process / name, tmp_path / name)
+
+
+FABRIC = (
+    "import fl_lightning; from lightning.fabric.cli import _main; _main()"  # the command, where torchvision is apart
+)
+
+
+def fabric_run(*arguments):
+    port = str(30_000 + os.getpid() % 1000)
+    options = ("run", "--accelerator", "cpu", "--devices", "2", "--main-port", port)
+    command = [sys.executable, "-c", FABRIC, *options, *arguments]
+    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.parametrize("start", [fabric_run, lambda *words: torchrun("--nproc_per_node", "2", *words)])
+def test_the_number_of_processes_is_that_of_the_launcher(start, one_process, tmp_path):
+    finished(start(SCRIPT, str(tmp_path), "fedacs"))
+    assert_equal(one_process / "fedacs", tmp_path / "fedacs")
+    assert re.search("devices: '?2", (tmp_path / "fedacs" / "config.yaml").read_text())
+
+
+def test_another_number_of_processes_than_the_launchers_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("LT_CLI_USED", "1")
+    monkeypatch.setenv("LT_DEVICES", "2")
+    monkeypatch.setenv("LT_PRECISION", "bf16-mixed")
+    assert main(["train", "--fabric.devices", "1"]) == 2
+    assert "--fabric.devices 1 does not fit the processes that were started, devices 2" in capsys.readouterr().err
+    assert main(["train", "--fabric.precision", "64-true", "--print_config"]) == 0
+    printed = capsys.readouterr().out
+    assert "precision: 64-true" in printed
+    assert "LT_PRECISION" not in os.environ
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fl_lightning.parts.memory import Remembers, State
 from fl_lightning.theory.checks import one_of
-from fl_lightning.types import IntVector, Vector
+from fl_lightning.types import IntVector, Vector, widened
 
 Precision = Literal["full", "bfloat16"]
 _BLOCK_VALUES = 1 << 22  # of a block of rows: 16 MB in float32
@@ -197,7 +197,7 @@ class SummedRows(ClientRows):
     @override
     def _clear(self) -> None:
         super()._clear()
-        self._total = self._default.double()
+        self._total = widened(self._default)
         self._weights: Vector | None = None  # of the sum; unknown after a checkpoint, whose run has the same
         self._replaced = 0  # rows since the sum was last made anew
 
@@ -207,7 +207,7 @@ class SummedRows(ClientRows):
         before = self[clients]
         kept = self.put(clients, rows)
         shares = torch.from_numpy(weights[clients]).to(self._total)
-        self._total = self._total + shares @ (kept.double() - before.double())
+        self._total = self._total + shares @ (widened(kept) - widened(before))
         self._replaced += len(clients)
         if self._replaced > _RENEW_AFTER * len(self):
             self._renew(weights)

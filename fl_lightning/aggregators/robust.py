@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from fl_lightning.aggregators.aggregator import Aggregator, weighted_sum
 from fl_lightning.parts.traits import AggregatorTraits
-from fl_lightning.types import IntVector, RoundPlan, Updates, Vector
+from fl_lightning.types import IntVector, RoundPlan, Updates, Vector, beside_float64, widened
 
 _WEISZFELD_ROUNDS, _WEISZFELD_CHANGE = 100, 1e-6
 
@@ -94,7 +94,7 @@ class Krum(RobustAggregator):
         num_bad = int(np.ceil(self.share * len(rows)))
         num_near = max(1, len(rows) - num_bad - 2)
         keep = max(1, min(len(rows), len(rows) - num_bad if self.keep is None else self.keep))
-        distances = torch.cdist(rows.double(), rows.double()) ** 2
+        distances = torch.cdist(widened(rows), widened(rows)) ** 2
         nearest = distances.sort(dim=1).values[:, 1 : 1 + num_near]  # without itself
         kept = torch.argsort(nearest.sum(dim=1), stable=True)[:keep].cpu().numpy()
         shares = np.zeros(len(rows))
@@ -116,8 +116,8 @@ class GeometricMedian(RobustAggregator):
 
     @override
     def centre(self, rows: torch.Tensor, weights: Vector) -> torch.Tensor:
-        shares = torch.from_numpy(weights / weights.sum()).to(rows.device)
-        points = rows.double()
+        points = widened(rows)
+        shares = torch.from_numpy(weights / weights.sum()).to(points.device)
         centre = shares @ points
         for _ in range(_WEISZFELD_ROUNDS):
             distances = torch.linalg.vector_norm(points - centre, dim=1)
@@ -146,7 +146,7 @@ class NormBound(RobustAggregator):
 
     @override
     def centre(self, rows: torch.Tensor, weights: Vector) -> torch.Tensor:
-        lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+        lengths = torch.linalg.vector_norm(beside_float64(rows), dim=1, dtype=torch.float64)
         bound = self.factor * float(trimmed_mean(lengths[:, None], weights, 0.5))
         scales = (bound / lengths.clamp(min=1e-300)).clamp(max=1.0).to(rows)
         return weighted_sum(weights / weights.sum(), rows * scales[:, None])
@@ -165,7 +165,8 @@ def trimmed_mean(rows: torch.Tensor, weights: Vector, share: float) -> torch.Ten
     100.0
     """
     ordered, places = rows.sort(dim=0)
-    shares = torch.from_numpy(weights / weights.sum()).to(rows.device)[places]
+    ordered = beside_float64(ordered)
+    shares = torch.from_numpy(weights / weights.sum()).to(ordered.device)[places.to(ordered.device)]
     ends = shares.cumsum(dim=0)
     width = max(0.5 - share, 1e-9)  # the median is the mean of a very narrow middle
     low, high = 0.5 - width, 0.5 + width

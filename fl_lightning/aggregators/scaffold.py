@@ -17,7 +17,7 @@ from fl_lightning.aggregators.client_rows import ClientRows, RowStorage
 from fl_lightning.parts.protocols import Handout
 from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.theory.checks import one_of
-from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector, widened
 
 Commit = Literal["ack", "always"]
 
@@ -186,8 +186,8 @@ class AdaptiveControlVariates(CorrectsGradients):
         shifts = torch.where(known[:, None], self.beta * (self.server_control - controls), 0.0)
         gradients = mean_gradients(updates, plan.profiles) - shifts
         # Sums of many small numbers decide about every later step: double, so that the order does not show.
-        expected = (controls - self.server_control)[known].double()
-        agreement = float((gradients[known].double() * expected).sum())
+        expected = widened((controls - self.server_control)[known])
+        agreement = float((widened(gradients[known]) * expected).sum())
         self.agreement = self.decay * self.agreement + agreement
         self.energy = self.decay * self.energy + float(expected.square().sum())
         accumulation = plan.profiles.accumulation[clients]

@@ -113,7 +113,7 @@ class SecureSum(Aggregator):
         """Return the sum, with all parties in this process; None where too few arrived."""
         factors = delivered * plan.coefficients
         vectors = {
-            int(client): factors[client] * updates.deltas[row].double().cpu().numpy()
+            int(client): factors[client] * updates.deltas[row].cpu().double().numpy()
             for row, client in enumerate(updates.clients)
         }
         participants = plan.cohort.clients.tolist()

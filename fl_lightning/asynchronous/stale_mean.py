@@ -37,7 +37,7 @@ class OlderStarts(Aggregator):
 
     def start(self, arrivals: Arrivals, client: int, weights: torch.Tensor) -> torch.Tensor:
         """Return the model with which a client's job began, (d,)."""
-        return self.versions.get(int(arrivals.started[client]), weights)
+        return self.versions.get(int(arrivals.started[client]), weights).to(weights)  # from main memory, when resumed
 
     def arrivals(self, cohort: Cohort) -> Arrivals:
         """Return what is known of the uploads' age."""

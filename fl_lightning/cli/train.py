@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fl_lightning.cli.main import TRUST, OneLineParser, listed, width, wrapped
 from fl_lightning.config import catalogue, early
 from fl_lightning.config import compose as configs
+from fl_lightning.config.processes import launched
 from fl_lightning.output import loading
 from fl_lightning.runs import identity
 
@@ -84,6 +85,8 @@ def main(arguments: list[str]) -> int:
         return 0
     names = options.config or [configs.DEMO]
     merged = configs.compose(names)
+    made = launched(dict(early.settings(overrides)))
+    overrides += [f"--{key}={value}" for key, value in made.items()]
     early.check(merged, overrides, options.trust, tuple(vars(options)))
     with loading():
         from fl_lightning.config import building

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NOTE = b"\nstopping after this round; press Ctrl-C again to stop at once\n"
+_OF_FABRIC = ("accelerator", "strategy", "devices", "num_nodes", "precision")
 _PARENT = "FL_LIGHTNING_PARENT"  # process that started this one, for which alone it works
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SILENT_SECONDS = 10.0  # that a start on one machine may take without a word
@@ -59,6 +60,32 @@ def safe_children() -> Iterator[None]:
                 os.environ[name] = value
 
 
+def launched(given: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the settings of Fabric that ``fabric run`` or ``torchrun`` made, where the command line has none.
+
+    Args:
+        given: The settings of the command line, by key.
+
+    Raises:
+        ConfigError: If these want another number of processes than were started.
+    """
+    found: dict[str, str] = {}
+    if os.environ.get("LT_CLI_USED") == "1":
+        found = {key: os.environ[f"LT_{key.upper()}"] for key in _OF_FABRIC if f"LT_{key.upper()}" in os.environ}
+    elif "TORCHELASTIC_RUN_ID" in os.environ:
+        here, everywhere = (int(os.environ[name]) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+        found = {"devices": str(here), "num_nodes": str(everywhere // here)}
+    for key in ("devices", "num_nodes"):
+        wanted, started_with = given.get(f"fabric.{key}") or "", found.get(key, "")
+        if wanted.isdigit() and started_with.isdigit() and wanted != started_with:
+            started = f"the processes that were started, {key} {started_with}"
+            raise ConfigError(f"--fabric.{key} {wanted} does not fit {started}: leave it out")
+    for key in found:
+        if f"fabric.{key}" in given:
+            os.environ.pop(f"LT_{key.upper()}", None)  # Fabric would refuse the other
+    return {f"fabric.{key}": value for key, value in found.items() if f"fabric.{key}" not in given}
+
+
 def watch_parent() -> None:
     """In a process that another training process started: end when that one ends, whatever is being waited for."""
     parent = os.environ.get(_PARENT, "")
@@ -84,6 +111,8 @@ def launch(fabric: "Fabric", timeout: float) -> None:
     """
     if not 0 < timeout < math.inf:
         raise ConfigError(f"start_timeout={timeout} must be a positive number of seconds")
+    if os.environ.get("LT_CLI_USED") == "1":  # Fabric has met the others when it was made
+        return
     if fabric.world_size == 1:
         fabric.launch()
         return

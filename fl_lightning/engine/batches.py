@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fl_lightning.data.federation import TensorFederation
+from fl_lightning.data.federation import TensorFederation, slices
+from fl_lightning.engine.evaluation import batch_length
 from fl_lightning.engine.hooks import overrides
 from fl_lightning.engine.machine import as_it_is
 from fl_lightning.engine.model import ClientError, describe, when
@@ -87,7 +88,7 @@ def _taken(leaf: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     short = leaf.device.type == "cpu" and leaf.is_contiguous() and leaf[:1].nbytes <= _SHORT_ROW
     if short and leaf.dtype in _NUMPY_TYPES:
         return torch.from_numpy(leaf.detach().numpy().take(places.numpy(), axis=0))
-    return leaf.index_select(0, places)
+    return leaf.index_select(0, places.to(leaf.device))
 
 
 def _examples(batch: Batch, begin: int, end: int) -> Batch:
@@ -141,11 +142,21 @@ class ClientBatches:
         self._one_set: _OneSet | None = None
         if all(hasattr(federation, name) for name in ("train", "order", "offsets")):
             self._one_set = cast(_OneSet, federation)
+        self._kept: Batch | None = None  # all training data, where it stays on the device
         # Whether the data of several clients can be gathered at once.
         self.stackable = hasattr(federation, "tensors") or (
             self._one_set is not None
             and all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(self._one_set.train))
         )
+
+    @property
+    def keepable(self) -> Batch | None:
+        """The training data that could stay on a device: one set of tensors, of which nothing else is made."""
+        return self.federation.train if isinstance(self.federation, TensorFederation) and self._most_together else None
+
+    def keep_on_device(self) -> None:
+        """Keep the training data where the model is, so that batches are taken from there."""
+        self._kept = self._to_device(self.keepable)
 
     def of_client(self, client: int, round_index: int, num_steps: int) -> Iterator[Batch]:
         """Yield the batches of a client's local steps; small ones are gathered several at a time."""
@@ -154,9 +165,15 @@ class ClientBatches:
         together = max(1, self._most_together // length)
         for first in range(0, num_steps, together):
             some = indices[first : first + together]
-            batch = self.placed(self.fetch(client, round_index, some.reshape(-1)))
+            batch = self.placed(self._taken(client, round_index, some.reshape(-1)))
             for begin in range(0, some.size, length):
                 yield batch if len(some) == 1 else _examples(batch, begin, begin + length)
+
+    def _taken(self, client: int, round_index: int, indices: IntVector) -> Batch:
+        if self._kept is None or self._one_set is None:
+            return self.fetch(client, round_index, indices)
+        places = torch.from_numpy(self._one_set.order[self._one_set.offsets[client] + indices])
+        return tree_map(lambda leaf: _taken(leaf, places), self._kept)
 
     def fetch(self, client: int, round_index: int, indices: IntVector) -> Batch:
         """Return some examples of a client; whatever the data raises becomes a ClientError."""
@@ -191,7 +208,7 @@ class ClientBatches:
     def examples(self, clients: IntVector) -> Batch:
         """Return the tensors that :meth:`rows` points into: all training data, or that of the clients in a row."""
         if self._one_set is not None:
-            return self._one_set.train
+            return self._one_set.train if self._kept is None else self._kept
         federation = cast(_OwnTensors, self.federation)
         tensors = [federation.tensors(client) for client in clients.tolist()]
         return tree_map(lambda *leaves: torch.cat(leaves), *tensors)
@@ -226,6 +243,11 @@ class ClientBatches:
     def placed(self, batch: Batch) -> Batch:
         """Return a batch on the device and in the layout wanted."""
         return self.layout(self._to_device(batch))
+
+    def pieces(self, batch: Batch, size: int) -> Iterator[Batch]:
+        """Return a batch of the federation, in pieces where it has more examples than that."""
+        length = batch_length(batch)
+        return map(self.placed, slices(batch, length, size) if length > size else [batch])
 
     def test(self, batch_size: int) -> Iterator[Batch]:
         """Return the test data."""

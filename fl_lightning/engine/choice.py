@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.hooks import overrides, redirected_logs
 from fl_lightning.engine.inspection import Inspection, inspect_training
 from fl_lightning.engine.machine import as_it_is, channels_last, has_images, kept_streams, plain_dropout, seed_streams
+from fl_lightning.engine.memory import Room, client_bytes, example_bytes
 from fl_lightning.engine.model import FlatModel
 from fl_lightning.engine.stacked import StackTrainer
 
@@ -34,9 +35,13 @@ class Choice:
     reason: str
     random: bool = True  # whether the streams are seeded for each client; never where clients train at the same time
     warning: str = ""  # what is not exact, and why
+    block: int = 0  # clients that are stacked at most; 0: as many as the cache of a processor holds
+    test_examples: int = 0  # examples that are evaluated at once at most; 0: as many as asked for
 
 
-def choose(mode: str, trainer: ClientTrainer, hooks: Sequence[str], num_draws: int | None = None) -> Choice:
+def choose(
+    mode: str, trainer: ClientTrainer, hooks: Sequence[str], num_draws: int | None = None, room: Room | None = None
+) -> Choice:
     """Return how to train, after trying a few steps on a copy of the module.
 
     Args:
@@ -44,6 +49,7 @@ def choose(mode: str, trainer: ClientTrainer, hooks: Sequence[str], num_draws: i
         trainer: Trains one client of this federation.
         hooks: Of module and data while a client trains: they may do anything, also remember what they saw.
         num_draws: How many clients a round draws, where that is known.
+        room: The memory that training may take, where that matters.
     """
     original = trainer.model.module
     if hooks:
@@ -60,23 +66,43 @@ def choose(mode: str, trainer: ClientTrainer, hooks: Sequence[str], num_draws: i
         warning = _warning(original, found.module_state) + _data_warning(found.data_state)
         why_alone = _why_one_by_one(found)
         if why_alone or mode in ("reference", "sequential"):
-            return _one_by_one(mode, why_alone, warning)
-        return _side_by_side(mode, copied, found, num_draws)
+            choice = _one_by_one(mode, why_alone, warning)
+        else:
+            choice = _side_by_side(mode, copied, found, num_draws)
+        return choice if room is None else _within(room, choice, copied, num_draws)
+
+
+def _within(room: Room, choice: Choice, trainer: ClientTrainer, num_draws: int | None) -> Choice:
+    """Return a choice with the numbers of clients and of test examples that fit."""
+    with kept_streams(trainer.model.weights.device):
+        each, example = client_bytes(trainer), example_bytes(trainer)
+    test_examples = max(1, room.limit // max(1, example))
+    if choice.mode != "stacked":
+        return replace(choice, test_examples=test_examples)
+    updates = (num_draws or len(trainer.batches.sizes)) * trainer.model.weights.nbytes
+    block = room.without(updates).clients(each)
+    fits = f"blocks of at most {block} clients of {each / 1e6:.3g} MB in {room.limit / 1e9:.3g} GB ({room.known})"
+    return replace(choice, reason=f"{choice.reason}; {fits}", block=block, test_examples=test_examples)
 
 
 def _side_by_side(mode: str, trainer: ClientTrainer, found: Inspection, num_draws: int | None) -> Choice:
     """Return how to train clients that have nothing to do with each other."""
+    device = trainer.model.weights.device
+    on_cpu = device.type == "cpu"
+    if mode == "threads" and not on_cpu:
+        raise _impossible(mode, f"the model is on {device}, and threads are for CPUs")
     if mode == "threads":
         return Choice(mode, "asked for", random=False)
     obstacle = None
-    many = num_draws is None or num_draws >= _STACK_FROM
-    if mode == "stacked" or (found.operations < _STACK_BELOW and many):
+    small = found.operations < _STACK_BELOW or not on_cpu  # a device is kept busy by many clients alone
+    many = num_draws is None or num_draws >= (_STACK_FROM if on_cpu else 2)
+    if mode == "stacked" or (small and many):
         obstacle = _obstacle_to_stacking(trainer, found)
         if obstacle is None:
-            return Choice("stacked", f"{found.operations:.2g} operations a step", random=False)
+            where = "" if on_cpu else f" on {device}"
+            return Choice("stacked", f"{found.operations:.2g} operations a step{where}", random=False)
         if mode == "stacked":
             raise _impossible(mode, obstacle)
-    on_cpu = trainer.model.weights.device.type == "cpu"
     side_by_side = on_cpu and found.operations < _THREADS_BELOW and torch.get_num_threads() > 1
     reason = f"{found.operations:.2g} operations a step" + (f"; not stacked: {obstacle}" if obstacle else "")
     return Choice("threads" if side_by_side else "sequential", reason, random=not side_by_side)
@@ -152,6 +178,13 @@ def layout_is_harmless(trainer: ClientTrainer) -> bool:
     return bool(torch.linalg.vector_norm(found[0] - found[1]) <= 1e-3 * torch.linalg.vector_norm(found[0]))
 
 
+def _same_row(alone: torch.Tensor, together: torch.Tensor) -> bool:
+    """Return whether a row is the same in another stack: on a CPU bit by bit, elsewhere the kernels may differ."""
+    if alone.device.type == "cpu":
+        return torch.equal(alone, together)
+    return bool(torch.linalg.vector_norm(alone - together) <= 1e-4 * torch.linalg.vector_norm(alone) + 1e-7)
+
+
 def _obstacle_to_stacking(trainer: ClientTrainer, found: Inspection) -> str | None:
     """Return why clients cannot be stacked, or nothing: the stack must give the gradients of single clients."""
     if not trainer.solver.stackable:
@@ -174,7 +207,7 @@ def _obstacle_to_stacking(trainer: ClientTrainer, found: Inspection) -> str | No
         stack.gradients(weights[-1:], stack.batches.stacked(examples, rows[-1:]), 0, alone)
     except Exception as error:  # whatever a module does that cannot be vectorised shows here
         return f"training_step cannot be vectorised ({type(error).__name__})"
-    if not torch.equal(alone[0], together[-1]):
+    if not _same_row(alone[0], together[-1]):
         return "a client's result would depend on who is stacked with it"
     state = trainer.model.state()
     for row, client in enumerate(clients.tolist()):

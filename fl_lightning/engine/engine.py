@@ -3,13 +3,14 @@
 import copy
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import get_args
 
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
+from torchmetrics import Metric
 
 from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.choice import Mode, choose, layout_is_harmless
@@ -33,6 +34,7 @@ from fl_lightning.engine.machine import (
     seed_streams,
     tuned,
 )
+from fl_lightning.engine.memory import Room, give_back, is_out_of_memory, num_bytes
 from fl_lightning.engine.model import FlatModel
 from fl_lightning.engine.stacked import Stacked
 from fl_lightning.engine.ways import AmongProcesses, OneByOne, SideBySide, num_side_by_side
@@ -58,6 +60,8 @@ class Engine:
             processes share them.
         compile: Compile the module by ``torch.compile``.
         test_batch_size: Examples in one batch of the evaluation, where the test data has no DataLoader of its own.
+        memory: What stacks of clients, evaluation and training data may take of the device's memory, such as ``8GB``;
+            by default what is free there.
     """
 
     is_elsewhere = False  # all who are asked answer
@@ -69,6 +73,7 @@ class Engine:
         threads: int | None = None,
         compile: bool = False,
         test_batch_size: int = 1000,
+        memory: str | None = None,
     ) -> None:
         if mode not in get_args(Mode):
             raise ValueError(f"mode={mode!r} is unknown: use one of {', '.join(get_args(Mode))}")
@@ -79,6 +84,8 @@ class Engine:
         self.threads = threads
         self.compile = compile
         self.test_batch_size = test_batch_size
+        self.memory = memory
+        self._memory = None if memory is None else num_bytes(str(memory))
         self.cpu_tuning = cpu_tuning and mode != "reference"
 
     def setup(
@@ -119,11 +126,13 @@ class Engine:
                 f"{type(module).__name__} overrides hooks that a federation does not call: {', '.join(uncalled)}; "
                 "docs/lightning.md says what to use instead"
             )
+        room = self._room()
         trainer = self._trainer(self.model, seeded=True)
         with self._precision.of_round():
             if self.cpu_tuning and not self.hooks and layout_is_harmless(trainer):
                 self.batches.layout = channels_last
-            self.choice = choose(self.mode, trainer, self.hooks, num_draws)
+            self.choice = choose(self.mode, trainer, self.hooks, num_draws, room)
+        self._test_size = min(self.test_batch_size, self.choice.test_examples or self.test_batch_size)
         if self.choice.warning and fabric.global_rank == 0:
             _LOG.warning(self.choice.warning)
         self._round = 0
@@ -135,6 +144,15 @@ class Engine:
         with redirected_logs(self.module):
             self.module.on_fit_start()
         return self.model.state()
+
+    def _room(self) -> Room | None:
+        """Return the memory that is left for training; training data stays on a device where it fits."""
+        room = Room.on(self.model.weights.device, self._memory)
+        data = self.batches.keepable
+        if room is None or self.model.weights.device.type == "cpu" or data is None or not room.holds(data):
+            return room
+        self.batches.keep_on_device()
+        return room.without(data)
 
     def _set_threads(self) -> None:
         threads = self.threads
@@ -159,7 +177,7 @@ class Engine:
             attached(model.module, self.fabric.global_rank, self.fabric.world_size)
         trainers = [self._trainer(model, self.choice.random) for model in models]
         if self.choice.mode == "stacked":
-            return Stacked(trainers, self.cpu_tuning, threads)
+            return Stacked(trainers, self.cpu_tuning, threads, self.choice.block)
         if side_by_side:
             return SideBySide(trainers, self.cpu_tuning, threads)
         return OneByOne(trainers, self.cpu_tuning)
@@ -188,15 +206,32 @@ class Engine:
 
     def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
         """Return the metrics of the global model on the test data, and its accuracy per class."""
-        return self._evaluate(state, self.batches.test(self.test_batch_size))
+        return self._evaluate_in_batches(state, self.batches.test)
 
     def evaluate_batch(self, state: ModelState, batch: Batch) -> dict[str, float]:
         """Return the metrics of a state on one batch of the federation."""
-        return self._evaluate(state, iter([self.batches.placed(batch)]))[0]
+        return self._evaluate_in_batches(state, lambda size: self.batches.pieces(batch, size))[0]
 
     def evaluate_clients(self, state: ModelState, round_index: int, max_examples: int) -> list[dict[str, float]] | None:
         """Return None: the clients' data is here."""
         return None
+
+    def _evaluate_in_batches(
+        self, state: ModelState, batches: Callable[[int], Iterator[Batch]]
+    ) -> tuple[dict[str, float], Vector]:
+        """Evaluate; where a batch runs out of memory, begin again with batches of half the size."""
+        while True:
+            try:
+                return self._evaluate(state, batches(self._test_size))
+            except Exception as error:
+                if self._test_size == 1 or not is_out_of_memory(error):
+                    raise
+            give_back(self.model.weights.device)
+            self._test_size //= 2
+            for part in self.module.modules():
+                if isinstance(part, Metric):
+                    part.reset()
+            _LOG.warning(f"a batch of the evaluation does not fit into memory: {self._test_size} examples are tried")
 
     def _evaluate(self, state: ModelState, batches: Iterator[Batch]) -> tuple[dict[str, float], Vector]:
         self.load(state)

@@ -107,7 +107,7 @@ def evaluate(module: LightningModule, batches: Iterator[Batch]) -> tuple[dict[st
         per_class = getattr(module, "class_accuracy", None)
         class_accuracy = np.empty(0)
         if isinstance(per_class, Metric):  # before the hook, which may reset it
-            class_accuracy = per_class.compute().double().cpu().numpy()
+            class_accuracy = per_class.compute().cpu().double().numpy()
         _hook(module, stage, "epoch_end")()
         metrics = collector.compute()
         if isinstance(per_class, Metric):

@@ -23,6 +23,7 @@ from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.evaluation import batch_length
 from fl_lightning.engine.machine import kept_streams, positions, seed_streams
 from fl_lightning.engine.model import StepError, naming_client
+from fl_lightning.types import widened
 
 _STEPS = 3  # some state shows from the second step on
 _CLIENTS, _EXAMPLES = 8, 2  # whose data is looked at, and how much of it
@@ -266,7 +267,7 @@ def _of_tensor(tensor: torch.Tensor) -> object:
     try:
         plain = tensor.detach().reshape(-1)
         if plain.numel() * plain.element_size() > _BYTES:
-            return (*kind, repr(plain.double().sum().item() if plain.is_floating_point() else plain.sum().item()))
+            return (*kind, repr(widened(plain).sum().item() if plain.is_floating_point() else plain.sum().item()))
         return (*kind, _digest(plain.cpu().contiguous().view(torch.uint8).numpy()))
     except (RuntimeError, NotImplementedError):  # sparse, quantised, without memory
         return kind

@@ -42,19 +42,32 @@ def positions(device: torch.device) -> tuple[object, ...]:
     """Return where the streams are: equal as long as nobody drew from them."""
     state = np.random.get_state(legacy=False)  # noqa: NPY002
     numpy_state = (state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"])
-    on_device = torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else b""
+    own = _device_stream(device)
+    on_device = b"" if own is None else own.numpy().tobytes()
     return torch.get_rng_state().numpy().tobytes(), on_device, numpy_state, random.getstate()
+
+
+def _device_stream(device: torch.device) -> torch.Tensor | None:
+    """Return where the stream of a device is; a CPU has none besides torch's."""
+    if device.type == "cpu":
+        return None
+    module = torch.get_device_module(device)
+    state: torch.Tensor = module.get_rng_state() if device.type == "mps" else module.get_rng_state(device)
+    return state
 
 
 @contextmanager
 def kept_streams(device: torch.device) -> Iterator[None]:
     """Leave the streams as they were found, whatever is seeded and drawn inside."""
     numpy_state = np.random.get_state()  # noqa: NPY002
-    python_state = random.getstate()
+    python_state, device_state = random.getstate(), _device_stream(device)
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with torch.random.fork_rng(devices=[]):
             yield
     finally:
+        if device_state is not None:
+            place = () if device.type == "mps" else (device,)
+            torch.get_device_module(device).set_rng_state(device_state, *place)
         np.random.set_state(numpy_state)  # noqa: NPY002
         random.setstate(python_state)
 

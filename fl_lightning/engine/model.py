@@ -26,6 +26,7 @@ _ADVICE = (
     ("cannot be multiplied|to have .* channels", "the inputs do not fit the first layers: change one of them"),
     ("same dtype", "the type of the inputs does not fit the module: convert the data or choose another precision"),
     ("not attached to a `Trainer`", "there is no Trainer in a federation: do not use self.trainer while training"),
+    ("out of memory", "use a smaller loop.batch_size, a smaller model or another device"),
     ("through the graph a second time", "detach what the module keeps from one step to the next"),
 )
 _LIBRARIES = ("torch", "lightning", "torchmetrics", "fl_lightning")

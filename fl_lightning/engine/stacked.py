@@ -1,5 +1,6 @@
 """Local training of many small clients at once: one row of a matrix for each."""
 
+import logging
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import TypeVar, cast
 
@@ -9,11 +10,13 @@ from torch import nn
 from torch.func import grad_and_value, vmap
 
 from fl_lightning.engine.client import ClientTrainer, precise
+from fl_lightning.engine.memory import give_back, is_out_of_memory
 from fl_lightning.engine.model import training_loss
 from fl_lightning.engine.ways import SideBySide, empty_updates, train_row
 from fl_lightning.parts.protocols import Batch, LocalWork, global_weights, no_shift
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
+_LOG = logging.getLogger("fl_lightning")
 _First = TypeVar("_First")
 _Second = TypeVar("_Second")
 Places = MutableMapping[str, torch.Tensor]  # of a module's parameters, which stand aside while others are tried
@@ -55,9 +58,14 @@ class StackTrainer:
             for owner, name in places:
                 owner[name] = parameter
 
-    def stacks(self, clients: IntVector, work: LocalWork) -> list[IntVector]:
+    @property
+    def in_cache(self) -> int:
+        """Clients of a stack that stays in the cache of a processor."""
+        return max(2, _FLOATS_IN_STACK // len(self.model.weights))
+
+    def stacks(self, clients: IntVector, work: LocalWork, size: int | None = None) -> list[IntVector]:
         """Return the positions in ``clients`` that are trained together: one batch length, longest T first."""
-        size = max(2, _FLOATS_IN_STACK // len(self.model.weights))
+        size = size or self.in_cache
         order = np.lexsort((np.arange(len(clients)), -work.num_steps[clients], self.batches.lengths[clients]))
         lengths = self.batches.lengths[clients][order]
         groups = np.split(order, np.flatnonzero(np.diff(lengths)) + 1)
@@ -88,7 +96,7 @@ class StackTrainer:
             with torch.no_grad():
                 steps.step()
         deltas = torch.sub(starts, weights, out=gradient).div_(work.learning_rate)
-        return deltas, total.double().cpu().numpy() / num_steps
+        return deltas, total.cpu().double().numpy() / num_steps
 
     def gradients(self, weights: torch.Tensor, batch: Batch, index: int, out: torch.Tensor) -> torch.Tensor:
         """Write the gradients of a stack of batches into ``out`` and return their losses, (n,)."""
@@ -106,25 +114,32 @@ class StackTrainer:
 
 
 class Stacked(SideBySide):
-    """Trains stacks of clients side by side; questions are answered client by client."""
+    """Trains stacks of clients side by side; questions are answered client by client.
 
-    def __init__(self, trainers: Sequence[ClientTrainer], cpu_tuning: bool, threads: int) -> None:
+    ``block`` clients are stacked at most; 0: as many as the cache holds. A block that runs out of memory is halved.
+    """
+
+    def __init__(self, trainers: Sequence[ClientTrainer], cpu_tuning: bool, threads: int, block: int = 0) -> None:
         super().__init__(trainers, cpu_tuning, threads)
         self.stack_trainers = {trainer: StackTrainer(trainer) for trainer in trainers}
+        first = trainers[0]
+        if not block:
+            block = self.stack_trainers[first].in_cache
+        elif first.model.weights.device.type == "cpu":
+            block = min(max(2, block // len(trainers)), self.stack_trainers[first].in_cache)
+        self.block, self._halved = block, False
 
     def train(self, state: ModelState, clients: IntVector, work: LocalWork) -> Updates:
         """Train each client from the global state and return what they send back, in the given order."""
         updates = empty_updates(state, clients, work)
         updates.buffers[:] = state.buffers
-        stacks = self.stack_trainers[self.trainers[0]].stacks(clients, work)
+        stacks = self.stack_trainers[self.trainers[0]].stacks(clients, work, self.block)
 
         def task(trainer: ClientTrainer, number: int) -> None:
-            stack, stack_trainer = stacks[number], self.stack_trainers[trainer]
+            stack = stacks[number]
             try:
-                for group in stack_trainer.batches.alike(clients[stack]):
-                    rows = stack[group]
-                    deltas, updates.losses[rows] = stack_trainer.train(clients[rows], state, work)
-                    updates.deltas.index_copy_(0, torch.from_numpy(rows).to(deltas.device), deltas)
+                for group in trainer.batches.alike(clients[stack]):
+                    self._train_rows(trainer, stack[group], state, work, updates)
             except Exception:
                 for row in stack.tolist():  # one by one, to find out whose data it was
                     train_row(trainer, row, state, work, updates)
@@ -133,6 +148,39 @@ class Stacked(SideBySide):
         with self.prepared(training=True):
             self.spread(task, range(len(stacks)))
         return updates
+
+    def _train_rows(
+        self, trainer: ClientTrainer, rows: IntVector, state: ModelState, work: LocalWork, out: Updates
+    ) -> None:
+        """Train the clients of some rows in blocks; one that runs out of memory is tried again in halves."""
+        waiting = [rows]
+        while waiting:
+            some = waiting.pop(0)
+            if len(some) > self.block:  # it was halved meanwhile
+                waiting[:0] = [some[: self.block], some[self.block :]]
+                continue
+            try:
+                deltas, out.losses[some] = self.stack_trainers[trainer].train(out.clients[some], state, work)
+                out.deltas.index_copy_(0, torch.from_numpy(some).to(deltas.device), deltas)
+                continue
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+            give_back(state.weights.device)  # only here, when nothing holds the tensors of the error any more
+            if len(some) == 1:
+                train_row(trainer, int(some[0]), state, work, out)
+                continue
+            self._halve(len(some))
+            waiting.insert(0, some)
+
+    def _halve(self, tried: int) -> None:
+        self.block = min(self.block, tried // 2)
+        if not self._halved:
+            _LOG.warning(
+                f"{tried} clients at once do not fit into memory: at most {self.block} are stacked from now on, and "
+                "fewer where that is too many; loop.engine.memory sets a limit beforehand"
+            )
+        self._halved = True
 
 
 def _places(module: nn.Module, parameter: nn.Parameter) -> list[tuple[Places, str]]:

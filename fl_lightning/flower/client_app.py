@@ -116,7 +116,7 @@ class LocalTraining:
         hide = secure_client.masking(message, context, self.node.client)
         secure_client.claim_round(self.node, value(message, "task", str), _round(message))
         updates = self._trained(message)
-        values = value(message, "factor", float) * updates.deltas[0].double().cpu().numpy()
+        values = value(message, "factor", float) * updates.deltas[0].cpu().double().numpy()
         hidden = hide(np.append(values, np.nan_to_num(updates.losses[0])))
         return {"num_steps": int(updates.num_steps[0])}, {"masked": torch.from_numpy(hidden.view(np.uint8))}
 

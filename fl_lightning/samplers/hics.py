@@ -166,7 +166,7 @@ class EntropyClusters(Sampler):
 
     def _entropies(self) -> Vector:
         """Return H of each client; one that never arrived counts as average."""
-        rows = self._memory.rows.dense().double().cpu().numpy()
+        rows = self._memory.rows.dense().cpu().double().numpy()
         if self.has_bias:
             moves = rows[:, -self.num_classes :]
         else:

@@ -8,7 +8,7 @@ from typing_extensions import override
 from fl_lightning.aggregators.aggregator import mean_gradients
 from fl_lightning.aggregators.client_rows import ClientRows
 from fl_lightning.parts.memory import Remembers, State
-from fl_lightning.types import IntVector, RoundResult, Vector
+from fl_lightning.types import IntVector, RoundResult, Vector, beside_float64, widened
 
 _CHUNK = 1 << 16
 
@@ -30,7 +30,7 @@ def row_norms(rows: torch.Tensor) -> Vector:
     >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [5.0, 0.0]
     """
-    norms: Vector = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu().numpy()
+    norms: Vector = torch.linalg.vector_norm(beside_float64(rows), dim=1, dtype=torch.float64).cpu().numpy()
     return norms
 
 
@@ -120,9 +120,9 @@ class LastUpdates(Remembers):
         """Return the inner products of some rows with all that are kept, in float64 over pieces of the columns."""
         found = []
         for _, block in self.rows.in_blocks():
-            total = torch.zeros(len(rows), len(block), dtype=torch.float64, device=rows.device)
+            total = widened(rows.new_zeros(len(rows), len(block)))
             for own, others in zip(rows.split(_CHUNK, dim=1), block.split(_CHUNK, dim=1), strict=True):
-                total += own.double() @ others.double().to(rows.device).T
+                total += widened(own) @ others.to(total).T
             found.append(total.cpu().numpy())
         return np.concatenate(found, axis=1)
 

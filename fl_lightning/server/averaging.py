@@ -37,8 +37,9 @@ class Averaging(Remembers):
             self._weights = state.weights.clone()
             self._buffers = state.buffers.clone()
         else:
-            self._weights = torch.lerp(self._weights, state.weights, rate)
-            self._buffers = torch.lerp(self._buffers, state.buffers, rate)
+            # A checkpoint leaves them in main memory.
+            self._weights = torch.lerp(self._weights.to(state.weights), state.weights, rate)
+            self._buffers = torch.lerp(self._buffers.to(state.buffers), state.buffers, rate)
 
     def variance_factor(self, num_rounds: int, contraction: float) -> float:
         """Return the variance of the average after some rounds relative to that of the model, on a quadratic loss."""

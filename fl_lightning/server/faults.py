@@ -10,7 +10,7 @@ import torch
 
 from fl_lightning.parts.protocols import Probe
 from fl_lightning.theory.checks import one_of
-from fl_lightning.types import Fault, IntVector, ModelState, Received, Updates, Vector
+from fl_lightning.types import Fault, IntVector, ModelState, Received, Updates, Vector, widened
 
 _LOG = logging.getLogger("fl_lightning")
 OnBadUpdate = Literal["reject", "stop"]
@@ -74,7 +74,7 @@ class FaultPolicy:
             return
         largest = ""
         if len(updates):
-            client = int(updates.clients[int(updates.deltas.double().norm(dim=1).argmax())])
+            client = int(updates.clients[int(widened(updates.deltas).norm(dim=1).argmax())])
             largest = f"; client {client} sent the largest update"
         raise ValueError(
             f"round {round_index}: the model is no longer finite after aggregation{largest}: lower loop.lr"
@@ -143,7 +143,7 @@ def long_rows(updates: Updates, state: ModelState, max_ratio: float | None, know
     """
     if updates.total is not None or not len(updates.clients):
         return {}
-    norms = torch.linalg.vector_norm(updates.deltas, dim=1).double().cpu().numpy()
+    norms = torch.linalg.vector_norm(updates.deltas, dim=1).cpu().double().numpy()
     longest = _MOST_TIMES * max(1.0, float(torch.linalg.vector_norm(state.weights)))
     absurd = np.setdiff1d(np.flatnonzero(~(norms <= longest)), [*known])
     found = {int(row): f"is {norms[row]:.3g} long" for row in absurd}

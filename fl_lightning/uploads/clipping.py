@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.theory.checks import one_of
-from fl_lightning.types import RoundPlan, Updates, Vector
+from fl_lightning.types import RoundPlan, Updates, Vector, beside_float64
 from fl_lightning.uploads.chain import Upload
 
 Measure = Literal["work", "update"]
@@ -124,4 +124,4 @@ def row_norms(rows: torch.Tensor) -> Vector:
     >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [5.0, 0.0]
     """
-    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu().numpy()
+    return torch.linalg.vector_norm(beside_float64(rows), dim=1, dtype=torch.float64).cpu().numpy()

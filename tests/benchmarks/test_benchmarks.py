@@ -121,3 +121,20 @@ def test_the_program_writes_json_and_a_picture(tmp_path):
     assert 0 < record["wall_ratio"] < 0.1
     assert [plane["clients"] for plane in content["control"]] == [100, 1000, 10_000, 100_000, 1_000_000]
     assert (tmp_path / "benchmarks.svg").stat().st_size > 1000
+
+
+def test_the_device_at_hand_is_measured_in_each_mode(tmp_path, monkeypatch, capsys):
+    from rich.console import Console
+
+    from benchmarks import device, workloads
+
+    small = replace(workloads.W3, num_clients=40, clients_per_round=20, num_test=20)
+    monkeypatch.setitem(workloads.WORKLOADS, "W3", small)
+    found = json.loads(device.run(Console(width=120), tmp_path, 1, False, ("W3",)).read_text())
+    measured = found["workloads"]["W3"]["measured"]
+    assert [(each["mode"], each["block"]) for each in measured[:4]] == [
+        *(("sequential", 0), ("stacked", measured[1]["block"]), ("stacked", 4), ("stacked", 16)),
+    ]
+    assert all(each["seconds"] > 0 for each in measured)
+    assert "times as fast as" in found["workloads"]["W3"]["proposed"]
+    assert found["machine"]["device"] in capsys.readouterr().out

@@ -1,60 +1,111 @@
-"""Runs every algorithm on the CPU and on the pretend device, and prints how far they are apart as JSON.
+"""Runs each case of the matrix on the CPU and on the pretend device, and prints how far they are apart as JSON.
 
 In a process of its own: PyTorch counts devices when it first goes backward, so the device must be there before.
 """
 
 import json
 import sys
+from io import BytesIO
 
 import fl_lightning  # noqa: F401  first, so that torchvision loads
 
 # isort: split
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.plugins import MixedPrecision
 
-from device.pretend import fabric
-from fl_lightning import algorithm
+from device import pretend
+from device.matrix import Settings, cases, settings_of, shipped
+from fl_lightning.algorithms import Algorithm
 from fl_lightning.callbacks import ChannelFailures, HeterogeneitySchedule
-from fl_lightning.config.compose import names
 from fl_lightning.engine import Engine
-from fl_lightning.uploads import GaussianMechanism
-from fl_lightning.uploads.noise import Noise
+from fl_lightning.loop import FederatedLoop
+from fl_lightning.parts.memory import decode, encode
 from made import made_loop
-from systems import PAPER_GROUPS, gaussian_federation, linear_module
+from systems import PAPER_GROUPS
+
+ROUNDS = 4
 
 
-def weights(name: str, mode: str, where: Fabric) -> torch.Tensor:
+def loop_of(made: tuple[Algorithm, Settings], mode: str, where: Fabric) -> FederatedLoop:
+    algorithm, settings = made
+    rest = {key: value for key, value in settings.items() if key not in ("module", "data", "precision", "resumed_on")}
+    defaults = {
+        "rounds": ROUNDS,
+        "lr": 0.05,
+        "batch_size": 4,
+        "schedule": HeterogeneitySchedule(groups=PAPER_GROUPS),
+        "channel": ChannelFailures(),
+        "engine": Engine(mode),
+        "fabric": where,
+    }
+    return made_loop(algorithm, **(defaults | rest))
+
+
+def fabric(device: str, precision: str) -> Fabric:
+    if device == "cpu":
+        return Fabric(accelerator="cpu", devices=1, precision=precision)
+    return pretend.fabric([MixedPrecision(precision, device)] if precision.endswith("mixed") else [])
+
+
+def played(mode: str, make, device: str) -> torch.Tensor:
+    """Return the weights, buffers and metrics of all rounds, one after another."""
     torch.manual_seed(0)
-    loop = made_loop(
-        algorithm(name, 4, {"uploads": [_fixed(step) for step in algorithm(name, 4).uploads.steps]}),
-        rounds=4,
-        lr=0.05,
-        batch_size=4,
-        schedule=HeterogeneitySchedule(groups=PAPER_GROUPS),
-        channel=ChannelFailures(),
-        engine=Engine(mode),
-        fabric=where,
-    )
-    return loop.run(linear_module(), gaussian_federation()).weights.cpu()
+    algorithm, given = make()
+    settings = settings_of(given)
+    loop = loop_of((algorithm, settings), mode, fabric(device, settings["precision"]))
+    results, saved = [], None
+    for result in loop.iterate(settings["module"], settings["data"]):
+        results.append(result)
+        if settings["resumed_on"] and result.plan.index == ROUNDS // 2:
+            saved = decode(BytesIO(encode(loop.state_dict())))  # as in a file, where nothing is on a device
+            break
+    if saved is not None:
+        torch.manual_seed(0)
+        algorithm, given = make()
+        settings = settings_of(given)
+        where = device if settings["resumed_on"] == "same" else {"cpu": pretend.NAME, pretend.NAME: "cpu"}[device]
+        loop = loop_of((algorithm, settings), mode, fabric(where, settings["precision"]))
+        results += loop.iterate(settings["module"], settings["data"], saved)
+    assert len(results) == ROUNDS
+    names = [name for name in results[-1].metrics if name.startswith(("test", "train", "client"))]
+    metrics = torch.tensor([float(result.metrics.get(name) or 0) for result in results for name in names])
+    return torch.cat([loop.state.weights.cpu(), loop.state.buffers.cpu(), metrics])
 
 
-def _fixed(step):
-    if isinstance(step, GaussianMechanism):
-        step.noise = Noise(0)  # that can be drawn again
-    return step
-
-
-def apart(name: str, mode: str, device: Fabric) -> float | str:
-    here = weights(name, mode, Fabric(accelerator="cpu", devices=1))
+def apart(mode: str, make) -> float | str:
     try:
-        there = weights(name, mode, device)
-    except (RuntimeError, ValueError) as error:
+        there, here = (played(mode, make, device) for device in (pretend.NAME, "cpu"))
+    except Exception as error:
         return f"{type(error).__name__}: {error}"
     return float((here - there).norm() / here.norm())
 
 
+def choices() -> dict[str, dict[str, object]]:
+    """Return what the engine chooses on the device by itself, with and without a limit, and what it refuses."""
+    found: dict[str, dict[str, object]] = {}
+    for name, engine in {
+        "auto": Engine(),
+        "limited": Engine(memory="20kB"),
+        "no room": Engine(memory="1kB"),
+        "threads": Engine("threads"),
+    }.items():
+        settings = settings_of({"engine": engine})
+        loop = loop_of((shipped("fedacs"), settings), "auto", pretend.fabric())
+        try:
+            loop.run(settings["module"], settings["data"])
+        except ValueError as error:
+            found[name] = {"refused": str(error)}
+            continue
+        choice, weights = engine.choice, loop.state.weights.cpu().tolist()
+        kept = engine.batches._kept is not None
+        found[name] = {"mode": choice.mode, "reason": choice.reason, "block": choice.block, "kept": kept}
+        found[name] |= {"weights": weights, "test_size": engine._test_size}
+    return found
+
+
 if __name__ == "__main__":
-    pretend = fabric()
-    modes = ("sequential", "stacked")
-    found = {f"{name} {mode}": apart(name, mode, pretend) for name in names("algorithms") for mode in modes}
-    json.dump(found, sys.stdout)
+    pretend.install()
+    wanted = sys.argv[1:]
+    chosen = {name: case for name, case in cases().items() if not wanted or any(word in name for word in wanted)}
+    json.dump({name: apart(*case) for name, case in chosen.items()} | {"choices": choices()}, sys.stdout)

@@ -4,14 +4,19 @@ Tensors of it and of the CPU do not mix, as on a real accelerator, so it finds a
 behind. Building it takes one to three minutes with g++ and ninja; PyTorch keeps what was built.
 """
 
+import os
 import types
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.accelerators import Accelerator
+from lightning.fabric.plugins import Precision
 from lightning.fabric.strategies import SingleDeviceStrategy
 from torch.utils.cpp_extension import load
+
+import fl_lightning.types as types_of_runs
 
 NAME = "pretend"
 
@@ -20,7 +25,11 @@ def install() -> None:
     """Build the device once per machine and make it known to PyTorch, once per process."""
     if hasattr(torch, NAME):
         return
-    load(NAME, [str(Path(__file__).with_name("pretend.cpp"))], extra_cflags=["-O1"]).install()
+    built = load(NAME, [str(Path(__file__).with_name("pretend.cpp"))], extra_cflags=["-O1"])
+    built.install()
+    if "PRETEND_NO_FLOAT64" in os.environ:
+        built.allow_doubles(False)
+        types_of_runs._WITHOUT_FLOAT64.append(NAME)
     torch.utils.rename_privateuse1_backend(NAME)
     module = types.ModuleType(f"torch.{NAME}")
     module.is_available = lambda: True
@@ -66,7 +75,8 @@ class Pretend(Accelerator):
         return NAME
 
 
-def fabric() -> Fabric:
+def fabric(plugins: Sequence[Precision] = ()) -> Fabric:
     """Return a Fabric on the device."""
     install()
-    return Fabric(strategy=SingleDeviceStrategy(device=torch.device(NAME, 0), accelerator=Pretend()))
+    strategy = SingleDeviceStrategy(device=torch.device(NAME, 0), accelerator=Pretend())
+    return Fabric(strategy=strategy, plugins=[*plugins])

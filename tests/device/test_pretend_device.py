@@ -1,7 +1,7 @@
-"""Every algorithm on a device whose tensors do not mix with the CPU's: what stays behind raises, as on a GPU.
+"""Training on a device whose tensors do not mix with the CPU's: what stays behind raises, as on a GPU.
 
-``pytest -m slow tests/device`` builds the device (g++ and ninja, one to three minutes) and compares each run with the
-same run on the CPU.
+``pytest -m slow tests/device`` builds the device (g++ and ninja, about a minute, once per machine) and compares each
+run of the matrix with the same run on the CPU.
 """
 
 import json
@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from fl_lightning.config.compose import names
+from device.matrix import cases
 
 ROOT = Path(__file__).resolve().parents[2]
+FLOAT32, BFLOAT16 = 1e-5, 1e-2
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (shutil.which("g++") and shutil.which("ninja")), reason="needs g++ and ninja to build"),
@@ -31,9 +32,24 @@ def found():
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("mode", ["sequential", "stacked"])
-@pytest.mark.parametrize("name", names("algorithms"))
-def test_an_algorithm_on_a_device_is_the_one_on_the_cpu(name, mode, found):
-    apart = found[f"{name} {mode}"]
+@pytest.mark.parametrize("case", cases())
+def test_a_run_on_a_device_is_the_one_on_the_cpu(case, found):
+    apart = found[case]
     assert isinstance(apart, float), apart
-    assert apart < 1e-5
+    assert apart < (BFLOAT16 if "mixed precision" in case else FLOAT32)
+
+
+def test_auto_stacks_and_keeps_the_data_there_where_both_fit(found):
+    free, limited, full = (found["choices"][name] for name in ("auto", "limited", "no room"))
+    assert free["mode"] == limited["mode"] == full["mode"] == "stacked"
+    assert "pretend does not say what is free" in free["reason"]
+    assert "loop.engine.memory" in limited["reason"]
+    assert [each["kept"] for each in (free, limited, full)] == [True, True, False]
+    assert free["block"] > limited["block"] > full["block"] == 2
+    assert free["test_size"] == 1000 > full["test_size"]
+    for other in (limited, full):
+        assert other["weights"] == pytest.approx(free["weights"], rel=1e-5, abs=1e-6)
+
+
+def test_threads_are_refused_off_the_cpu(found):
+    assert "threads are for CPUs" in found["choices"]["threads"]["refused"]
