@@ -78,7 +78,7 @@ class LogWriter:
             with io.TextIOWrapper(open_plain(self.path), encoding="utf-8", errors="replace") as file:
                 if file.readline().strip() not in ("", header):
                     raise ValueError(f"{self.path} is there and is no log of participation: give another name")
-                before = [line for line in file if keep is not None and int(line.partition(",")[0]) <= keep]
+                before = [line for line in file if keep is not None and _is_until(line, keep)]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(self.path) as file:
             file.writelines([header + "\n", *before])
@@ -90,6 +90,12 @@ class LogWriter:
             writer.writerows(["" if cell is None else cell for cell in astuple(row)] for row in rows)
             file.flush()
             os.fsync(file.fileno())
+
+
+def _is_until(line: str, last: int) -> bool:
+    """Return whether a line is whole and of a round up to the last."""
+    number = line.partition(",")[0]
+    return line.endswith("\n") and line.count(",") == len(COLUMNS) - 1 and number.isdigit() and int(number) <= last
 
 
 def read_log(path: str | Path) -> Log:
