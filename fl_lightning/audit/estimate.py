@@ -71,7 +71,8 @@ class Audit:
     def outside(self) -> Vector:
         """How far Omega is above (positive) or below what was wanted, where the band excludes that; else 0, (M,)."""
         band, w = self.objective, self.weights
-        return np.where((band.low > w) | (band.high < w), band.value - w, 0.0)
+        slack = 1e-9 * w  # of rounding
+        return np.where((band.low > w + slack) | (band.high < w - slack), band.value - w, 0.0)
 
 
 def audit(

@@ -66,7 +66,7 @@ def percent(share: float) -> str:
     >>> percent(0.1234), percent(0.0012)
     ('12 %', '0.12 %')
     """
-    return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.2g} %"
+    return f"{100 * share:.0f} %" if share >= 0.0995 or share < 1e-6 else f"{100 * share:.2g} %"
 
 
 def extremes(audited: Audit) -> list[int]:

@@ -9,6 +9,7 @@ import pytest
 
 from fl_lightning.audit import Log, assert_objective, audit, read_log
 from fl_lightning.audit.cures import cures
+from fl_lightning.audit.words import percent
 from fl_lightning.cli.main import main
 
 NUM, DRAWN = 6, 3
@@ -72,6 +73,13 @@ def test_local_epochs_weighted_by_examples_optimise_the_square():
     assert found.objective.high - found.objective.low == pytest.approx(0, abs=1e-9)  # nothing was left to chance
     assert found.noise == pytest.approx(0, abs=1e-9)
     assert found.distance == pytest.approx(np.abs(n**2 / 30 - n / 8).sum())
+
+
+def test_rounding_puts_nobody_outside_the_band():
+    everybody = np.ones((3, 10))
+    found = audit(log_of(everybody, everybody, examples=240, steps=8))
+    assert not found.outside.any()
+    assert percent(found.distance / 2) == "0 %"
 
 
 def test_unknown_steps_are_said_and_not_guessed(tmp_path, capsys):
