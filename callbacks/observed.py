@@ -161,7 +161,7 @@ class DeliveryRecorder(RoundCallback):
 
 
 class ParticipationLog(RoundCallback):
-    """Writes who was asked and whose upload arrived, for ``fl-lightning audit``, which any framework can be read by.
+    """Writes who was asked and whose upload arrived, for ``fl-lightning audit``.
 
     The first round has all clients, later ones those that were drawn.
 
