@@ -3,7 +3,7 @@
 from fl_lightning.callbacks.channels import ChannelFailures, GilbertElliott, GroupFailures, TraceChannel
 from fl_lightning.callbacks.checkpoint import RoundCheckpoint
 from fl_lightning.callbacks.monitors import ComputationTime, RoundProgress, StopAtTarget, TensorBoardMetrics
-from fl_lightning.callbacks.observed import DeliveryRecorder, Observed, ObservedConditions
+from fl_lightning.callbacks.observed import DeliveryRecorder, Observed, ObservedConditions, ParticipationLog
 from fl_lightning.callbacks.recorder import RunRecorder
 from fl_lightning.callbacks.rounds import SamplerSelection
 from fl_lightning.callbacks.schedule import Group, HeterogeneitySchedule, Ramp, RayleighOutage
@@ -19,6 +19,7 @@ __all__ = [
     "HeterogeneitySchedule",
     "Observed",
     "ObservedConditions",
+    "ParticipationLog",
     "Ramp",
     "RayleighOutage",
     "RoundCheckpoint",

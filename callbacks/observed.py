@@ -1,4 +1,4 @@
-"""Deployments, where nobody knows or decides conditions and links: they are observed, and recorded for a replay."""
+"""What is seen of rounds: conditions and links that nobody knows beforehand, records for a replay and for an audit."""
 
 import os
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fl_lightning.audit.log import LogWriter, Row
 from fl_lightning.callbacks.rounds import RoundCallback
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.output import write_durably
@@ -15,6 +16,8 @@ from fl_lightning.parts.traits import ScheduleTraits
 from fl_lightning.system.traces import DELIVERIES, Answers, as_table, read_deliveries
 from fl_lightning.types import Conditions, IntVector, RoundPlan, RoundResult, Vector
 from fl_lightning.uploads.hidden import sampling_name
+
+PARTICIPATION = "participation.csv"
 
 
 class ObservedConditions(Remembers, RoundCallback, Schedule):
@@ -155,3 +158,53 @@ class DeliveryRecorder(RoundCallback):
         """Make sure that no checkpoint is ever ahead of the file."""
         with self.path.open("rb+") as file:
             os.fsync(file.fileno())
+
+
+class ParticipationLog(RoundCallback):
+    """Writes who was asked and whose upload arrived, for ``fl-lightning audit``.
+
+    The first round has all clients, later ones those that were drawn.
+
+    Args:
+        path: Of the log; by default in the run's folder where the run has one. One that has the name is replaced.
+    """
+
+    not_in_trainer = "it records who takes part in rounds; use no log"
+
+    def __init__(self, path: str = PARTICIPATION) -> None:
+        self.path = Path(path)
+
+    def on_federation_start(self, loop: FederatedLoop) -> None:
+        """Begin a log, or cut an earlier one back to the round that is resumed."""
+        traits = loop.algorithm.aggregator.traits
+        if traits.keeps != "nothing" or not traits.linear:
+            raise ValueError(
+                f"{type(loop.algorithm.aggregator).__name__} makes steps not linearly, or not of the round's uploads "
+                "alone, which a log of participation cannot tell: use fl-lightning diagnose"
+            )
+        if loop.algorithm.uploads.secret is not None:
+            raise ValueError("ParticipationLog writes who took part, which a private run's epsilon does not cover")
+        self._writer = LogWriter(self.path, loop.round_index or None) if loop.fabric.is_global_zero else None
+
+    def on_round_end(self, loop: FederatedLoop, result: RoundResult) -> None:
+        """Append the round."""
+        if self._writer is None:
+            return
+        plan, sizes = result.plan, loop.federation.sizes
+        planned, counts = plan.profiles.num_steps, plan.cohort.counts
+        reported = dict(zip(result.updates.clients.tolist(), result.updates.num_steps.tolist(), strict=True))
+        on_the_way = [each for each in (plan.expected.uploaded, plan.expected.measured) if each is not None]
+        factors = plan.learning_rate * plan.server_scale / plan.cohort.num_draws * plan.coefficients
+        factors = np.prod([factors, plan.profiles.accumulation / planned, *on_the_way], axis=0)
+        self._writer.write(
+            Row(
+                round=plan.index,
+                client=str(client),
+                asked=int(counts[client]),
+                arrived=int(result.delivered[client]),
+                examples=int(sizes[client]),
+                steps=reported.get(client, int(planned[client])),
+                applied=float(factors[client]),
+            )
+            for client in (range(len(counts)) if plan.index == 1 else plan.cohort.clients.tolist())
+        )

@@ -76,6 +76,8 @@ def template(tmp_path_factory):
     ((_, table),) = (block for block in blocks(ROOT / "docs" / "diagnose.md") if block[0] == "csv")
     header, *rows = table.splitlines()
     (folder / "clients.csv").write_text("\n".join([header, *rows * 10]))  # the document shows the first few
+    log = next(body for language, body in blocks(ROOT / "docs" / "audit.md") if language == "csv")
+    (folder / "participation.csv").write_text(log)
     code = "from fl_lightning import Importance\n\n\nclass Loyal(Importance):\n    pass\n"
     for name in ("mine.py", "their_package.py"):
         (folder / name).write_text(code)
@@ -156,6 +158,7 @@ MADE_SMALL = {
     "diagnose": ["--algorithms", "fedacs,fedavg,fedvarp,divfl"],
     "figure": ["--rounds", "10", "--seeds", "0:1"],
     "dashboard": [],
+    "audit": [],
     "deploy": [],
     "demo": ["--rounds", "2", "--data.partition.num_clients", "10", "--loop.batch_size", "8"],
     "show": [],

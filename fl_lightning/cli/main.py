@@ -26,6 +26,7 @@ COMMANDS = {
     "dashboard": "make a W&B workspace of a comparison:  fl-lightning dashboard --project compare_digits",
     "data": "fetch or look at a data set:  fl-lightning data fetch mnist",
     "diagnose": "see which objective each algorithm would optimise:  fl-lightning diagnose --config mnist.yaml",
+    "audit": "see what a federation of any framework has optimised:  fl-lightning audit participation.csv",
     "deploy": "make a Flower app of a config:  fl-lightning deploy --config digits_fedacs.yaml --out app",
     "node": "take part in a deployment:  fl-lightning node --superlink HOST:PORT --client 3 --data mine.yaml",
     "figure": "draw a figure of the paper:  fl-lightning figure toy-static",

@@ -16,8 +16,16 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning.callbacks import ComputationTime, DeliveryRecorder, RoundCheckpoint, RoundProgress, RunRecorder
+from fl_lightning.callbacks import (
+    ComputationTime,
+    DeliveryRecorder,
+    ParticipationLog,
+    RoundCheckpoint,
+    RoundProgress,
+    RunRecorder,
+)
 from fl_lightning.callbacks.monitors import TensorBoardMetrics
+from fl_lightning.callbacks.observed import PARTICIPATION
 from fl_lightning.callbacks.wandb import WandbMetrics
 from fl_lightning.config.compose import ConfigError, Settings
 from fl_lightning.config.parsing import LOGGERS, instantiate, make_parser, parse_config, split_loop
@@ -205,7 +213,7 @@ def _with_defaults(
             )
         if isinstance(callback, RunRecorder):
             _adopt(callback, run_dir, target, labels)
-        if isinstance(callback, WandbMetrics | TensorBoardMetrics | DeliveryRecorder):
+        if isinstance(callback, WandbMetrics | TensorBoardMetrics | DeliveryRecorder | ParticipationLog):
             _keep_inside(callback, run_dir)
     last = [RunRecorder(str(run_dir), target, labels), RoundProgress(), *_loggers(settings, config, labels)]
     # The last of all, because it saves what the others know of a round.
@@ -217,11 +225,18 @@ def _missing(defaults: Sequence[Callback], given: Sequence[Callback]) -> list[Ca
     return [each for each in defaults if not any(isinstance(callback, type(each)) for callback in given)]
 
 
-def _keep_inside(callback: WandbMetrics | TensorBoardMetrics | DeliveryRecorder, run_dir: Path) -> None:
+def _keep_inside(
+    callback: WandbMetrics | TensorBoardMetrics | DeliveryRecorder | ParticipationLog, run_dir: Path
+) -> None:
     """Let a configuration, which may be a stranger's, write into the run's folder alone."""
     if isinstance(callback, WandbMetrics) and callback.save_dir == _UNSET:
         callback.save_dir = str(run_dir)
-    folder = callback.path.parent if isinstance(callback, DeliveryRecorder) else Path(callback.save_dir)
+    if isinstance(callback, ParticipationLog) and callback.path == Path(PARTICIPATION):
+        callback.path = run_dir / PARTICIPATION
+    if isinstance(callback, DeliveryRecorder | ParticipationLog):
+        folder = callback.path.parent
+    else:
+        folder = Path(callback.save_dir)
     if not folder.resolve().is_relative_to(run_dir.resolve()):
         raise ConfigError(
             f"loop.callbacks holds a {type(callback).__name__} that writes to {folder}, but a config may write into "

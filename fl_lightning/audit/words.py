@@ -1,0 +1,237 @@
+"""An audit in words, as tables, as JSON, as a page, and as a check."""
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fl_lightning.audit.cures import AS_IT_IS
+from fl_lightning.audit.estimate import Aggregation, Assumed, Audit, Band, Wanted, audit
+from fl_lightning.audit.log import read_log
+from fl_lightning.diagnosis.objective import Diagnosis, recommend
+from fl_lightning.figures.style import draw
+from fl_lightning.output import write_durably
+from fl_lightning.theory.checks import Vector
+
+WIDE = 120
+_SHOWN = 5  # clients above and below
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
+<title>What does your federation optimise?</title></head>
+<body style="max-width:70em;margin:2em auto;font-family:sans-serif">
+<pre style="line-height:1.35">{code}</pre><hr></body></html>
+"""
+_WANTED = {"examples": "the shares of examples", "equal": "equal weights"}
+_UNKNOWN = (
+    "Nobody told local steps, and the objective hangs on them: it is {near:.2f} away if all clients take equally many "
+    "per upload{far}. Who is asked and who arrives is known all the same. Add the column steps, or --epochs and "
+    "--batch_size, or decide by --assume."
+)
+
+
+def verdict(audited: Audit) -> list[str]:
+    """Return in plain words what was optimised, and what is not known."""
+    num = len(audited.names)
+    equal = audited.distance_from(np.full(num, 1 / num))
+    lines = [
+        f"{num:,} clients, {audited.num_rounds:,} rounds, {audited.num_arrived:.3g} of {audited.num_draws:.3g} uploads "
+        "arrived in a round.",
+        f"Distance (L1) of what was optimised from {_WANTED[audited.wanted]}: {audited.distance:.3f}, so that "
+        f"{percent(audited.distance / 2)} of the objective is in the wrong place"
+        + (f"; from equal weights: {equal:.3f}." if audited.wanted != "equal" else "."),
+        f"Chance leaves an error of up to {audited.noise:.3f} in 9 of 10 logs like this one"
+        + ("." if audited.distance > audited.noise else ": nothing here is more than that."),
+    ]
+    if audited.num_rounds == 1:
+        lines[-1] = "One round says nothing about chance: log more of them."
+    if not audited.certain:
+        far = (
+            audited.otherwise and f", and {audited.otherwise.distance:.2f} if they grow with the examples, as epochs do"
+        )
+        lines.append(_UNKNOWN.format(near=audited.distance, far=far or ""))
+    elif audited.steps_from != "log":
+        lines.append(f"Local steps are made of {audited.steps_from}.")
+    return [*lines, *audited.notes]
+
+
+def percent(share: float) -> str:
+    """Return a share as it is read.
+
+    >>> percent(0.1234), percent(0.0012)
+    ('12 %', '0.12 %')
+    """
+    return f"{100 * share:.0f} %" if share >= 0.0995 or share < 1e-6 else f"{100 * share:.2g} %"
+
+
+def extremes(audited: Audit) -> list[int]:
+    """Return the clients that are surely over-represented, most first, and the surely under-represented, least last."""
+    outside = audited.outside
+    order = np.argsort(-outside, kind="stable")
+    above = [int(client) for client in order[:_SHOWN] if outside[client] > 0]
+    below = [int(client) for client in order[-_SHOWN:] if outside[client] < 0]
+    return above + below
+
+
+def client_table(audited: Audit) -> Table:
+    """Return the clients whose share is surely not what was wanted, and why."""
+    table = _table("Who counts more, and who less, than wanted (90 % bands)")
+    for name in ("client", "wanted", "optimised", "asked", "lost", "steps", "weight in a round"):
+        table.add_column(name, justify="left" if name == "client" else "right")
+    for client in extremes(audited):
+        style = "bold" if audited.outside[client] > 0 else ""
+        cells = [_shares(band, client) for band in (audited.objective, audited.asked, audited.lost)]
+        steps = f"{audited.steps.value[client]:.3g}" if audited.certain else "?"
+        cells += [steps, percent(float(np.nan_to_num(audited.applied.value[client])))]
+        table.add_row(escape(audited.names[client]), percent(float(audited.weights[client])), *cells, style=style)
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def _shares(band: Band, client: int) -> str:
+    value, low, high = (float(column[client]) for column in (band.value, band.low, band.high))
+    return "-" if np.isnan(value) else f"{percent(value)} ({100 * low:.2g}..{100 * high:.2g})"
+
+
+def cost_of(found: Sequence[Diagnosis]) -> dict[str, float]:
+    """Return the local steps of each cure for equal progress, relative to the recommended one."""
+    choice = recommend(found)
+    return {one.name: choice.cost(one) for one in found}
+
+
+def cure_table(audited: Audit, found: Sequence[Diagnosis]) -> Table:
+    """Return what each cure would give and cost, if clients stay as they are."""
+    table = _table("What would help, if clients stay as they are")
+    for name in ("", "L1", "steps per round", "cost", "must be known"):
+        table.add_column(name, justify="right" if name in ("L1", "steps per round", "cost") else "left")
+    costs = cost_of(found)
+    for one in found:
+        work, cost = (f"{one.work:.3g}", f"{costs[one.name]:.2f}") if audited.certain else ("?", "?")
+        style = "green" if one.consistent else ""
+        table.add_row(
+            one.name, f"{one.distance:.3f}", work, cost, "" if one.name == AS_IT_IS else str(one.needs), style=style
+        )
+    table.caption = (
+        "cost: local steps for equal progress. The theory divides by the number of draws, not by what arrives."
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def show(console: Console, audited: Audit, found: Sequence[Diagnosis], title: str) -> None:
+    """Print words and tables."""
+    console.print(f"What this federation optimises: {title}", style="bold", highlight=False, markup=False)
+    for line in verdict(audited):
+        console.print(line, highlight=False, markup=False)
+    if extremes(audited):
+        console.print(client_table(audited))
+    console.print(cure_table(audited, found))
+
+
+def draw_picture(audited: Audit, found: Sequence[Diagnosis], path: Path) -> str | None:
+    """Draw the objective as it is and with each cure; return what is missing for that, if anything is."""
+    from fl_lightning.figures.clients import diagnosis_figure
+
+    steps, lost = (np.nan_to_num(band.value) for band in (audited.steps, audited.lost))
+    return draw(lambda: diagnosis_figure(found, steps, lost), path)
+
+
+def write_page(audited: Audit, found: Sequence[Diagnosis], path: Path, title: str) -> None:
+    """Write words, tables and, where matplotlib is installed, the picture as one HTML file."""
+    console = Console(width=WIDE, record=True, file=io.StringIO())
+    show(console, audited, found, title)
+    page = console.export_html(inline_styles=True, code_format=_PAGE)
+    with TemporaryDirectory() as folder:
+        picture = Path(folder) / "picture.svg"
+        missing = draw_picture(audited, found, picture)
+        svg = "" if missing else picture.read_text(encoding="utf-8").partition("<svg")[2]
+    write_durably(path, page.replace("<hr>", f"<svg{svg}" if svg else "").encode())
+
+
+def as_json(audited: Audit, found: Sequence[Diagnosis]) -> str:
+    """Return an audit as JSON; null where something is not known."""
+    columns: dict[str, Vector] = {"wanted": audited.weights}
+    bands = {
+        "objective": audited.objective,
+        "asked_share": audited.asked,
+        "lost_share": audited.lost,
+        "steps": audited.steps,
+        "applied_weight": audited.applied,
+    }
+    for name, band in bands.items():
+        prefix = "" if name == "objective" else f"{name}_"
+        columns |= {name: band.value, f"{prefix}low": band.low, f"{prefix}high": band.high}
+    single = {"examples": audited.examples, "pull": audited.pull, "staleness": audited.staleness}
+    columns |= {name: values for name, values in single.items() if values is not None}
+    lists = {name: [_plain(value) for value in values.tolist()] for name, values in columns.items()}
+    costs = cost_of(found)
+    equal = np.full(len(audited.names), 1 / len(audited.names))
+    record = {
+        "rounds": audited.num_rounds,
+        "wanted": audited.wanted,
+        "distance": audited.distance,
+        "distance_noise": audited.noise,
+        "distance_from_equal": audited.distance_from(equal),
+        "certain": audited.certain,
+        "steps_from": audited.steps_from,
+        "distance_if_steps_grow_with_examples": audited.otherwise and audited.otherwise.distance,
+        "cures": [
+            {"name": one.name, "distance": one.distance, "steps_per_round": one.work, "cost": _plain(costs[one.name])}
+            for one in found
+        ],
+        "notes": list(audited.notes),
+        "clients": [
+            dict(zip(("client", *lists), row, strict=True)) for row in zip(audited.names, *lists.values(), strict=True)
+        ],
+    }
+    return json.dumps(record, indent=None if len(audited.names) > 1000 else 1, allow_nan=False)
+
+
+def _plain(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def assert_objective(
+    path: str | Path,
+    *,
+    at_most: float,
+    wanted: Wanted | None = None,
+    aggregation: Aggregation = "ratio",
+    epochs: float | None = None,
+    batch_size: int | None = None,
+    assume: Assumed | None = None,
+) -> Audit:
+    """Raise AssertionError if what a federation optimised is further from what was wanted than it may be (L1).
+
+    Args:
+        path: Of the log.
+        at_most: The largest distance, from 0 to 2.
+        wanted: See :func:`fl_lightning.audit.audit`, as for the others.
+        aggregation: What weights are divided by.
+        epochs: Local epochs, where steps are not in the log.
+        batch_size: Likewise.
+        assume: What to take where nobody knows the steps.
+    """
+    found = audit(
+        read_log(path), wanted=wanted, aggregation=aggregation, epochs=epochs, batch_size=batch_size, assume=assume
+    )
+    if too_far(found, at_most, assume):
+        raise AssertionError(" ".join(verdict(found)))
+    return found
+
+
+def too_far(audited: Audit, at_most: float, assume: Assumed | None) -> bool:
+    """Return whether the distance is above a limit; refuse where that hangs on what nobody knows."""
+    if not 0 <= at_most <= 2:
+        raise ValueError(f"the largest distance must be from 0 to 2, but is {at_most:g}")
+    if not audited.certain and assume is None:
+        raise ValueError("the distance hangs on local steps, which the log lacks: add them, or say what to assume")
+    return audited.distance > at_most

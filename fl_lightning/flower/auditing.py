@@ -1,0 +1,226 @@
+"""For federations that run Flower's own strategies: a log of who took part, and a verdict.
+
+The functions hook into the strategy that they are given and return it: its class, attributes and own ``start`` stay.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, Protocol, TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as strategies
+from flwr.serverapp.strategy import FedAvg, Strategy
+from rich.console import Console
+
+from fl_lightning.audit import words
+from fl_lightning.audit.cures import cures
+from fl_lightning.audit.estimate import Wanted, audit
+from fl_lightning.audit.log import LogWriter, Row, read_log
+
+S = TypeVar("S", bound=Strategy)
+P = ParamSpec("P")
+T = TypeVar("T")
+LOG = "participation.csv"
+NO_MEANS = (
+    strategies.Bulyan,
+    strategies.FedMedian,
+    strategies.FedTrimmedAvg,
+    strategies.FedXgbBagging,
+    strategies.FedXgbCyclic,
+    strategies.MultiKrum,
+    strategies.QFedAvg,
+)
+_RESCALED = (strategies.FedAdagrad, strategies.FedAdam, strategies.FedYogi)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reported:
+    """Where replies have what a log needs, and what stands in for steps that clients do not report."""
+
+    steps_key: str = "num-steps"  # metric with the local steps of the reply
+    examples_key: str = "num-examples"
+    epochs: float | None = None  # local epochs, where clients do not report steps
+    batch_size: int | None = None  # likewise
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) != (self.batch_size is None):
+            raise ValueError("epochs and batch_size make steps together: give both or neither")
+        if self.epochs is not None and self.batch_size is not None and not (self.epochs > 0 and self.batch_size >= 1):
+            raise ValueError(f"epochs={self.epochs} must be above 0, and batch_size={self.batch_size} at least 1")
+
+    def examples(self, reply: Message) -> float | None:
+        """Return how many examples a client reports; None where it reports none."""
+        return metric(reply, self.examples_key)
+
+    def steps(self, reply: Message) -> float | None:
+        """Return the local steps that a client reports, else those that follow; None where nobody knows."""
+        reported, examples = metric(reply, self.steps_key), self.examples(reply)
+        if reported is not None or self.epochs is None or self.batch_size is None or examples is None:
+            return reported
+        return self.epochs * math.ceil(examples / self.batch_size)
+
+
+def metric(reply: Message, key: str) -> float | None:
+    """Return a metric; None where it is not there, or no number that it could be."""
+    for record in reply.content.metric_records.values():
+        value = record.get(key)
+        if isinstance(value, (int, float)) and math.isfinite(value) and value >= 0:
+            return float(value)
+    return None
+
+
+class Watcher(Protocol):
+    """Sees the messages of each round on their way, and returns what takes their place."""
+
+    book: "Book"
+
+    def outgoing(self, messages: list[Message], arrays: ArrayRecord, grid: Grid) -> list[Message]:
+        """Return what is sent to nodes."""
+
+    def incoming(self, server_round: int, replies: list[Message]) -> list[Message]:
+        """Return what the strategy aggregates."""
+
+
+@dataclass(kw_only=True)
+class Book:
+    """Writes rounds into a log; keeps which nodes it knows, and nothing of earlier rounds."""
+
+    path: Path
+    reported: Reported
+    weight_key: str | None  # metric with which the strategy weighs replies
+    writer: LogWriter | None  # None: it could not be written any more
+    seen: set[int] = field(default_factory=set)  # nodes that the log knows
+    asked: Counter[int] = field(default_factory=Counter)  # draws of the round
+    nodes: list[int] = field(default_factory=list)  # that could have been asked
+
+    def ask(self, counts: Counter[int], grid: Grid) -> None:
+        """Note who is asked in a round, and how often."""
+        self.asked, self.nodes = counts, list(grid.get_node_ids())
+
+    def receive(self, index: int, replies: Iterable[Message], applied: float | None = None) -> None:
+        """Write a round; with ``applied``, one reply stands for all draws of its node, each with this factor."""
+        arrived: dict[int, list[Message]] = {}
+        for reply in replies:
+            if not reply.has_error():
+                arrived.setdefault(reply.metadata.src_node_id, []).append(reply)
+        others = [node for node in self.nodes if node not in self.seen and node not in self.asked]
+        rows = [Row(round=index, client=str(node), asked=0, arrived=0) for node in others]
+        rows += [self._row(index, node, arrived.get(node, []), applied) for node in self.asked]
+        self.seen.update(others, self.asked)
+        if self.writer is None:
+            return
+        try:
+            self.writer.write(rows)
+        except OSError as error:  # a full disk must not end somebody's training
+            self.writer = None
+            print(f"fl-lightning: no more is written to {self.path}: {error}", flush=True)
+
+    def _row(self, index: int, node: int, replies: list[Message], applied: float | None) -> Row:
+        number = self.asked[node]
+        if not replies:
+            return Row(round=index, client=str(node), asked=number, arrived=0)
+        weight = None if applied is not None or self.weight_key is None else metric(replies[0], self.weight_key)
+        return Row(
+            round=index,
+            client=str(node),
+            asked=number,
+            arrived=min(number, len(replies)) if applied is None else number,
+            examples=self.reported.examples(replies[0]),
+            steps=self.reported.steps(replies[0]),
+            weight=weight,
+            applied=applied,
+        )
+
+    def show(self, wanted: Wanted | None, note: str) -> None:
+        """Print what the log says so far."""
+        console = Console(width=words.WIDE)
+        try:
+            found = audit(read_log(self.path), wanted=wanted)
+            words.show(console, found, cures(found), str(self.path))
+        except (OSError, ValueError) as error:
+            console.print(f"no verdict: {error}", markup=False)
+        if note:
+            console.print(note, markup=False)
+
+
+@dataclass
+class _Silent:
+    """Writes the log, and leaves all messages as they are."""
+
+    book: Book
+
+    def outgoing(self, messages: list[Message], arrays: ArrayRecord, grid: Grid) -> list[Message]:
+        self.book.ask(Counter(message.metadata.dst_node_id for message in messages), grid)
+        return messages
+
+    def incoming(self, server_round: int, replies: list[Message]) -> list[Message]:
+        self.book.receive(server_round, replies)
+        return replies
+
+
+def audited(
+    strategy: S,
+    path: str | Path = LOG,
+    *,
+    reported: Reported | None = None,
+    wanted: Wanted | None = None,
+    every: int = 0,
+) -> S:
+    """Let a strategy write a log of participation and say at the end what it optimised; nothing else changes.
+
+    Args:
+        strategy: Any strategy of the message API.
+        path: Of the log; one that has the name is replaced.
+        reported: Metrics in which clients report steps and examples, or epochs and batch size in place of steps.
+        wanted: The objective to compare with, see :func:`fl_lightning.audit.audit`.
+        every: Print the verdict after so many rounds, too; 0: at the end alone.
+    """
+    weight_key = strategy.weighted_by_key if isinstance(strategy, FedAvg) else None
+    book = Book(path=Path(path), reported=reported or Reported(), weight_key=weight_key, writer=LogWriter(path))
+    return watched(strategy, _Silent(book), wanted, every)
+
+
+def watched(strategy: S, watcher: Watcher, wanted: Wanted | None, every: int) -> S:
+    """Put a watcher between a strategy and its nodes, by functions in the place of three methods of this object."""
+    configure, aggregate = strategy.configure_train, strategy.aggregate_train
+
+    def configure_train(server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+        return watcher.outgoing(list(configure(server_round, arrays, config, grid)), arrays, grid)
+
+    def aggregate_train(
+        server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        result = aggregate(server_round, watcher.incoming(server_round, list(replies)))
+        if every and server_round % every == 0:
+            watcher.book.show(wanted, _note(strategy))
+        return result
+
+    strategy.configure_train = configure_train  # type: ignore[method-assign]
+    strategy.aggregate_train = aggregate_train  # type: ignore[method-assign]
+    strategy.start = _then(strategy.start, lambda: watcher.book.show(wanted, _note(strategy)))  # type: ignore[method-assign]
+    return strategy
+
+
+def _then(function: Callable[P, T], after: Callable[[], None]) -> Callable[P, T]:
+    @wraps(function)
+    def both(*args: P.args, **kwargs: P.kwargs) -> T:
+        result = function(*args, **kwargs)
+        after()
+        return result
+
+    return both
+
+
+def _note(strategy: Strategy) -> str:
+    """Return what the verdict does not know of a strategy's rule."""
+    name = type(strategy).__name__
+    if isinstance(strategy, _RESCALED):
+        return f"{name} rescales every weight of the model by itself, which changes the objective further."
+    if isinstance(strategy, NO_MEANS) or not isinstance(strategy, FedAvg):
+        return f"{name} is not known to be a weighted mean of what arrives: the verdict holds as far as it is one."
+    return ""

@@ -1,0 +1,192 @@
+"""What a log shows of the objective: against what is known, with bands that hold."""
+
+import json
+import time
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+from fl_lightning.audit import Log, assert_objective, audit, read_log
+from fl_lightning.audit.cures import cures
+from fl_lightning.audit.words import percent
+from fl_lightning.cli.main import main
+
+NUM, DRAWN = 6, 3
+
+
+def log_of(arrived, asked, **known):
+    """Return a log of (rounds, clients) arrays."""
+    rounds, clients = (places.ravel() for places in np.indices(asked.shape))
+    return Log(
+        names=tuple(map(str, range(asked.shape[1]))),
+        num_rounds=len(asked),
+        rounds=rounds,
+        clients=clients,
+        asked=asked.ravel().astype(float),
+        arrived=arrived.ravel().astype(float),
+        known={name: np.broadcast_to(values, asked.shape).ravel().astype(float) for name, values in known.items()},
+    )
+
+
+def truth(weights, lost, steps, aggregation):
+    """Return the objective of a mean over what arrives of a uniform draw, all outcomes gone through."""
+    amounts = np.zeros(NUM)
+    for asked in map(list, combinations(range(NUM), DRAWN)):
+        for there in product((False, True), repeat=DRAWN):
+            chance = np.prod(np.where(there, 1 - lost[asked], lost[asked]))
+            arrived = np.array(asked)[list(there)]
+            divisor = max(1.0, weights[arrived].sum()) if aggregation == "ratio" else 1.0
+            amounts[arrived] += chance * weights[arrived] * steps[arrived] / divisor
+    return amounts / amounts.sum()
+
+
+def federation(rng, num_rounds):
+    examples, lost, steps = rng.integers(20, 400, NUM), rng.uniform(0, 0.6, NUM), rng.uniform(2, 30, NUM)
+    asked = np.argsort(rng.random((num_rounds, NUM)), axis=1) < DRAWN
+    arrived = asked & (rng.random((num_rounds, NUM)) >= lost)
+    taken = steps * rng.uniform(0.5, 1.5, (num_rounds, NUM))
+    return log_of(arrived, asked, examples=examples, steps=taken), examples.astype(float), lost, steps
+
+
+@pytest.mark.parametrize("aggregation", ["ratio", "sum"])
+@pytest.mark.parametrize("num_rounds", [15, 100])
+def test_the_truth_is_in_the_band_nine_times_in_ten(aggregation, num_rounds):
+    rng = np.random.default_rng(num_rounds)
+    inside, near, rates = [], [], []
+    for _ in range(200):
+        log, examples, lost, steps = federation(rng, num_rounds)
+        found, right = audit(log, aggregation=aggregation), truth(examples, lost, steps, aggregation)
+        inside.append((found.objective.low <= right) & (right <= found.objective.high))
+        near.append(np.abs(found.objective.value - right).sum() <= found.noise)
+        rates.append((found.lost.low <= lost) & (lost <= found.lost.high))
+    assert 0.85 <= np.mean(inside) <= 0.95
+    assert 0.8 <= np.mean(near) <= 0.97
+    assert np.mean(rates) >= 0.88  # Clopper and Pearson promise at least 0.9
+
+
+def test_local_epochs_weighted_by_examples_optimise_the_square():
+    n = np.array([1.0, 2.0, 5.0])
+    everybody = np.ones((4, 3))
+    found = audit(log_of(everybody, everybody, examples=n, steps=3 * n))
+    assert found.objective.value == pytest.approx(n**2 / (n**2).sum())
+    assert found.objective.high - found.objective.low == pytest.approx(0, abs=1e-9)  # nothing was left to chance
+    assert found.noise == pytest.approx(0, abs=1e-9)
+    assert found.distance == pytest.approx(np.abs(n**2 / 30 - n / 8).sum())
+
+
+def test_rounding_puts_nobody_outside_the_band():
+    everybody = np.ones((3, 10))
+    found = audit(log_of(everybody, everybody, examples=240, steps=8))
+    assert not found.outside.any()
+    assert percent(found.distance / 2) == "0 %"
+
+
+def test_unknown_steps_are_said_and_not_guessed(tmp_path, capsys):
+    n = np.array([1.0, 2.0, 5.0])
+    everybody = np.ones((4, 3))
+    log = log_of(everybody, everybody, examples=n)
+    found = audit(log)
+    assert not found.certain
+    assert found.distance == pytest.approx(0, abs=1e-12)
+    assert found.otherwise.objective.value == pytest.approx(n**2 / 30)
+    assert audit(log, epochs=2, batch_size=1).objective.value == pytest.approx(n**2 / 30)
+    rows = "".join(f"{r},{c},1,1,{v}\n" for r in range(4) for c, v in enumerate(n))
+    path = tmp_path / "log.csv"
+    path.write_text("round,client,asked,arrived,examples\n" + rows)
+    assert main(["audit", str(path), "--fail-above", "0.5"]) == 2
+    assert "hangs on local steps" in capsys.readouterr().err
+    assert main(["audit", str(path), "--fail-above", "0.5", "--assume", "equal"]) == 0
+    assert main(["audit", str(path), "--fail-above", "0.1", "--assume", "epochs"]) == 3
+    assert "0.417 is above 0.1" in capsys.readouterr().err
+    assert main(["audit", str(path)]) == 0
+    assert "Nobody told local steps" in capsys.readouterr().out
+    with pytest.raises(AssertionError, match="of the objective is in the wrong place"):
+        assert_objective(path, at_most=0.1, epochs=1, batch_size=1)
+    assert assert_objective(path, at_most=0.1, assume="equal").distance < 0.1
+
+
+def test_steps_of_some_uploads_are_those_of_the_clients_others():
+    steps = np.array([[2.0, 4.0], [np.nan, 4.0]])
+    found = audit(log_of(np.ones((2, 2)), np.ones((2, 2)), steps=steps))
+    assert found.objective.value == pytest.approx([1 / 3, 2 / 3])
+    assert "1 uploads came without steps" in found.notes[0]
+    silent = np.array([[2.0, np.nan], [2.0, np.nan]])
+    assert not audit(log_of(np.ones((2, 2)), np.ones((2, 2)), steps=silent)).certain
+
+
+def test_cures_give_what_the_theory_says():
+    log, *_ = federation(np.random.default_rng(1), 300)
+    found = audit(log, aggregation="sum")
+    as_it_is, fedacs, limited, both, normalised, aware = cures(found)
+    assert as_it_is.distance == pytest.approx(found.distance)
+    for cure in (fedacs, limited, both):
+        assert cure.distance == pytest.approx(0, abs=1e-9)
+    w, q, t = found.weights, found.lost.value, found.steps.value
+    assert normalised.effective_weights == pytest.approx(w * (1 - q) / (w @ (1 - q)))
+    assert aware.effective_weights == pytest.approx(w * t / (w @ t))
+    assert limited.work < fedacs.work
+
+
+def test_who_was_never_heard_is_in_the_wanted_objective_and_bounded():
+    arrived = np.tile([1, 1, 0, 0], (50, 1))
+    asked = np.tile([1, 1, 1, 0], (50, 1))
+    found = audit(log_of(arrived, asked, steps=5), wanted="equal")
+    assert found.objective.value == pytest.approx([0.5, 0.5, 0, 0])
+    assert (found.objective.high[2:] > 0.01).all()
+    assert (found.objective.high[2:] < 0.1).all()
+    assert found.outside[2] == pytest.approx(-0.25)
+    assert len(cures(found)) == 6  # nobody divides by their rates
+
+
+def test_json_names_what_a_program_needs(tmp_path, capsys):
+    path = tmp_path / "log.csv"
+    rows = "".join(
+        f"{r},site-{c},1,{(r + c) % 3 > 0:d},{9 + c},{1 + c},{c},{r % 2}\n" for r in range(9) for c in range(4)
+    )
+    path.write_text("round,client,asked,arrived,examples,steps,update_norm,staleness\n" + rows)
+    page, picture = tmp_path / "page.html", tmp_path / "picture.svg"
+    assert main(["audit", str(path), "--json", "--page", str(page), "--picture", str(picture)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = audit(read_log(path))
+    assert [one["client"] for one in found["clients"]] == ["site-0", "site-1", "site-2", "site-3"]
+    assert [one["objective"] for one in found["clients"]] == expected.objective.value.tolist()
+    assert all(one["low"] <= one["objective"] <= one["high"] for one in found["clients"])
+    assert found["clients"][0]["pull"] == 0
+    assert 0 < found["clients"][0]["staleness"] < 1
+    assert found["distance"] == expected.distance
+    assert len(found["cures"]) == 6
+    assert "What this federation optimises" in page.read_text()
+    assert "<svg" in page.read_text()
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_a_million_rows_take_seconds(tmp_path):
+    rng = np.random.default_rng(0)
+    path = tmp_path / "log.csv"
+    cells = np.stack([np.arange(1_000_000) // 100, np.tile(np.arange(100), 10_000)])
+    lost = rng.random(1_000_000) < 0.2
+    with path.open("w") as file:
+        file.write("round,client,asked,arrived,examples,steps\n")
+        file.writelines(f"{r},{c},1,{1 - x:d},{c + 1},{c + 3}\n" for r, c, x in zip(*cells, lost, strict=True))
+    began = time.process_time()
+    assert audit(read_log(path)).num_rounds == 10_000
+    assert time.process_time() - began < 10
+
+
+def test_a_million_clients_are_no_more_than_arrays():
+    num = 1_000_000
+    clients = np.arange(num)
+    ones = np.ones(num)
+    log = Log(
+        names=tuple(map(str, range(num))),
+        num_rounds=100,
+        rounds=clients % 100,
+        clients=clients,
+        asked=ones,
+        arrived=ones,
+        known={"steps": ones},
+    )
+    began = time.process_time()
+    assert len(audit(log).objective.low) == num
+    assert time.process_time() - began < 20

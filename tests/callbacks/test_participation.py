@@ -1,0 +1,68 @@
+"""``audit`` of our own runs shows the objective that ``diagnose`` predicts for them."""
+
+import re
+
+import numpy as np
+import pytest
+
+from fl_lightning.audit import audit, read_log
+from fl_lightning.callbacks.observed import PARTICIPATION
+from fl_lightning.cli.main import main
+from fl_lightning.runs.storage import checkpoints
+
+LOGGED = "--loop.callbacks+=fl_lightning.callbacks.ParticipationLog"
+FIXED = ["--loop.schedule.dynamic", "false", "--logger", "none"]
+
+
+def trained(folder, algorithm, rounds, *more):
+    command = ["train", "--config", f"toy_{algorithm}.yaml", *FIXED, "--loop.rounds", str(rounds), LOGGED, *more]
+    return main([*command, "--run_dir", str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("fedavg", []),
+        ("fedacs", []),
+        ("fednova", []),
+        ("cafedavg", []),
+        ("fedavg", ["--loop.solver.momentum", "0.9"]),
+    ],
+)
+def test_an_audit_equals_the_diagnosis_within_the_band(algorithm, more, tmp_path, capsys):
+    assert trained(tmp_path / "run", algorithm, 400, *more) == 0
+    found = audit(read_log(tmp_path / "run" / PARTICIPATION))
+    columns = np.genfromtxt(tmp_path / "run" / "clients.csv", delimiter=",", names=True)
+    predicted = columns["effective_weight"]
+    order = np.array([int(name) for name in found.names])
+    assert found.weights == pytest.approx(columns["weight"][order], abs=1e-6)
+    assert np.abs(found.objective.value - predicted[order]).sum() <= 1.3 * found.noise
+    inside = (found.objective.low <= predicted[order]) & (predicted[order] <= found.objective.high)
+    assert inside.mean() >= 0.7
+    capsys.readouterr()
+    assert main(["diagnose", str(tmp_path / "run")]) == 0
+    planned = float(re.search(r"as planned\D+([\d.]+)", capsys.readouterr().out)[1])
+    assert abs(planned - found.distance) <= 1.3 * found.noise
+
+
+def test_a_resumed_run_has_the_same_log(tmp_path):
+    often = ["--checkpoint.every_n_rounds", "1", "--checkpoint.min_seconds", "0"]
+    assert trained(tmp_path / "whole", "fedavg", 6, *often) == 0
+    assert trained(tmp_path / "parts", "fedavg", 4, *often) == 0
+    (_, older), _ = checkpoints(tmp_path / "parts" / "checkpoints")  # after round 3: the log is one ahead
+    command = ["train", "--config", "toy_fedavg.yaml", *FIXED, "--loop.rounds", "6", LOGGED, *often]
+    assert main([*command, "--resume", str(older)]) == 0
+    assert (tmp_path / "whole" / PARTICIPATION).read_text() == (tmp_path / "parts" / PARTICIPATION).read_text()
+
+
+@pytest.mark.parametrize(("algorithm", "said"), [("mifa", "use fl-lightning diagnose"), ("krum", "not linearly")])
+def test_what_no_log_can_tell_is_refused(algorithm, said, tmp_path, capsys):
+    assert trained(tmp_path / "run", algorithm, 2) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_config_writes_into_the_runs_folder_alone(tmp_path, capsys):
+    outside = ["--loop.callbacks.path", str(tmp_path / "elsewhere.csv")]
+    assert trained(tmp_path / "run", "fedavg", 2, *outside) == 2
+    assert "give a folder in there" in capsys.readouterr().err
+    assert not (tmp_path / "elsewhere.csv").exists()
