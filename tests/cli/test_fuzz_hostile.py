@@ -89,12 +89,12 @@ def chosen(rng, world):
 def spoil(rng, world, run):
     """Change something in a run's folder."""
     path = run / rng.choice(OURS)
-    if path.parent.is_symlink():  # a change behind an earlier link would be one of ours, outside
-        return
+    if path.parent.is_symlink():
+        return  # a change behind an earlier link would be one of ours, outside
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         kind = rng.choice(["link", "link", "link", "pipe", "folder", "bytes", "cut", "flip", "gone", "text"])
-        content = path.read_bytes() if path.is_file() else b""
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
         if kind not in ("cut", "flip") and os.path.lexists(path):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         if kind == "link":
