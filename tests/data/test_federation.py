@@ -61,11 +61,11 @@ def test_dataset_federation_gives_the_same_batches_and_counts():
 
 
 def test_empty_clients_are_named():
-    with pytest.raises(ValueError, match=r"2 of 2 clients.*clients 0, 1\)"):
+    with pytest.raises(ValueError, match=r"2 of 2 clients have no training example \(0, 1\)"):
         TensorFederation((X, Y), (X, Y), [[], []])
     with pytest.raises(ValueError, match="at least one client"):
         TensorFederation((X, Y), (X, Y), [])
-    with pytest.raises(ValueError, match=r"clients 0\)"):
+    with pytest.raises(ValueError, match=r"\(0\)"):
         DatasetFederation([TensorDataset(X[:0])], TensorDataset(X))
 
 

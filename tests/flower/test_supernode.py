@@ -13,7 +13,7 @@ from fl_lightning.flower import supernode
 from fl_lightning.flower.supernode import look_often, main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
+PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
 USED = {  # of Flower, and not public
     "flwr.common.config.get_project_dir": "the folder of the app that a SuperLink runs",
     "flwr.supercore.constant.TaskType": "what an executor can be asked for",

@@ -15,6 +15,7 @@ from fl_lightning.theory.checks import one_of
 
 FREE_TEXT = {"monitor", "path", "root", "folder", "save_dir", "run_dir", "trace", "indices", "reason"}
 FREE_TEXT |= {"project", "name", "group", "job_type"}  # of a W&B run
+FREE_TEXT |= {"table", "test", "client", "label"}  # files and columns of a table
 NEEDED = {"burst_length": 2.0, "num_clients": 4, "target": 0.5, "bound": 1.0, "clients_per_round": 2}
 NEEDED["sampler"] = samplers.Uniform()
 MODULES = (aggregators, callbacks, data, faults, samplers, solvers)
@@ -26,7 +27,9 @@ def arguments():
         names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
         for found in (getattr(module, name) for name in names):
             if inspect.isclass(found) and getattr(found.__init__, "__module__", "").startswith("fl_lightning"):
-                hints = get_type_hints(found.__init__, localns={"LightningDataModule": LightningDataModule})
+                hints = get_type_hints(
+                    found.__init__, localns={"LightningDataModule": LightningDataModule, "DataFrame": object}
+                )
                 yield from ((found, name, kind) for name, kind in hints.items() if name != "return")
 
 

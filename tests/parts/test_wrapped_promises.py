@@ -93,7 +93,7 @@ def test_columns_and_libraries_of_a_secure_sum_are_those_of_the_sum_inside(wrapp
     assert "failed_sums" in result.history[-1]
     library.cache_clear()
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
-    with pytest.raises(ImportError, match=r"fl-lightning\[privacy\]"):
+    with pytest.raises(ImportError, match=r"pip install -e .\.\[privacy\]"):
         small_loop(Importance(), aggregator=secure(wrapper)).run(linear_module(), gaussian_federation())
 
 
