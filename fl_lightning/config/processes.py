@@ -3,6 +3,7 @@
 Imports nothing heavy.
 """
 
+import atexit
 import math
 import os
 import signal
@@ -111,6 +112,8 @@ def launch(fabric: "Fabric", timeout: float) -> None:
     """
     if not 0 < timeout < math.inf:
         raise ConfigError(f"start_timeout={timeout} must be a positive number of seconds")
+    if fabric.world_size > 1:
+        atexit.register(_leave)
     if os.environ.get("LT_CLI_USED") == "1":  # Fabric has met the others when it was made
         return
     if fabric.world_size == 1:
@@ -125,6 +128,14 @@ def launch(fabric: "Fabric", timeout: float) -> None:
         fabric.launch()
     finally:
         met.set()
+
+
+def _leave() -> None:
+    """Part from the other processes: threads that still wait for one that has ended would abort this one."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _wait(met: threading.Event, num_processes: int, num_nodes: int, timeout: float) -> None:
