@@ -30,7 +30,8 @@ def described(value):
         return described(value.steps)
     if not hasattr(value, "__dict__"):
         return repr(value)
-    return type(value).__name__, {name: described(each) for name, each in sorted(vars(value).items())}
+    settings = {name: each for name, each in sorted(vars(value).items()) if name != "_probed"}  # which runs fill
+    return type(value).__name__, {name: described(each) for name, each in settings.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
