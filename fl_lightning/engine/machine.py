@@ -29,6 +29,11 @@ _ARENA_MAX = -8
 _KEEP_BELOW, _KEEP_ALWAYS = 1 << 30, (1 << 31) - 1
 
 
+def num_nodes(fabric: "Fabric") -> int:
+    """Return on how many machines the processes of a Fabric run; a strategy of one device says nothing about it."""
+    return max(1, int(getattr(fabric.strategy, "num_nodes", 1)))
+
+
 def seed_streams(seed: int, device: torch.device) -> None:
     """Seed torch, numpy and Python, so that what is drawn next depends on the seed alone."""
     # Where no device is at work, torch.manual_seed formats a stack trace for later: longer than a small step.
