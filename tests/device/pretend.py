@@ -18,6 +18,7 @@ from lightning.fabric.utilities.distributed import _init_dist_connection
 from torch.utils.cpp_extension import load
 
 import fl_lightning.types as types_of_runs
+from fl_lightning.engine import machine
 
 NAME = "pretend"
 
@@ -44,7 +45,9 @@ def install() -> None:
     module.synchronize = lambda device=None: None
     module.set_device = lambda device: None
     module.empty_cache = lambda: None
+    module.num_pinned = built.num_pinned
     torch._register_device_module(NAME, module)
+    machine.PINNING.append(NAME)
     torch.utils.generate_methods_for_privateuse1_backend()
 
 

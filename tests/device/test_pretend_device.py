@@ -54,6 +54,7 @@ def test_auto_stacks_and_keeps_the_data_there_where_both_fit(found):
     assert [each["kept"] for each in (free, limited, full)] == [True, True, False]
     assert free["block"] > limited["block"] > full["block"] == 2
     assert free["test_size"] == 1000 > full["test_size"]
+    assert full["pinned"] > 3 * free["pinned"]  # each batch, and not the data as a whole and the test data alone
     for other in (limited, full):
         assert other["weights"] == pytest.approx(free["weights"], rel=1e-5, abs=1e-6)
 
