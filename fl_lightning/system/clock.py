@@ -149,7 +149,7 @@ class Clock:
             return None
         rates = self._started().rates
         hopeful = [self._missing(profiles.num_steps, 1) <= _HOPELESS for profiles in forecast()]
-        return np.maximum((1.0 if rates is None else rates) * np.mean(hopeful, axis=0), 1e-9)
+        return np.asarray((1.0 if rates is None else rates) * np.mean(hopeful, axis=0), dtype=np.float64)
 
     def pace(self, round_index: int) -> Pace:
         """Return how fast all clients are in a round."""
@@ -175,6 +175,14 @@ class Clock:
             drawn = uniforms(self._started().seed, Purpose.CLOCK, round_index, who)[:, 0]
             training = training * np.exp(self.jitter * normal(drawn))
         return training, training + pace.waiting(self.traffic.download, self.traffic.upload)
+
+    def between_jobs(self, round_index: int, num_steps: IntVector) -> Vector:
+        """Return the seconds from one job of each client to the next where nobody waits for others, (M,).
+
+        A client that is there in a share a of the time takes 1 / a times as long for the same work.
+        """
+        times, rates = self.times(round_index, num_steps)[1], self._started().rates
+        return times if rates is None else times / np.maximum(rates, 1e-9)
 
     def seen(self, conditions: Conditions, round_index: int) -> Conditions:
         """Return the conditions of a round with the deadline in the failure rates, and with who can be drawn."""

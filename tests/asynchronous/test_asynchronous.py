@@ -190,7 +190,7 @@ def test_costs_are_those_of_the_jobs_that_ended():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"clock": Clock(availability=OnOff())}, "knows no deadline and no availability"),
+        ({"clock": Clock(deadline=100.0)}, "knows no deadline"),
         ({"clock": Clock(take_first=1)}, "take_first has no meaning"),
         ({"sampling": None}, "use it with AsynchronousSelection"),
     ],
