@@ -101,7 +101,7 @@ class Selection(Sampling):
                 f"{type(self.sampler).__name__} asks clients before it draws, but there is nobody to ask: "
                 "give Planner.plan a probe, or use a sampler that asks nothing"
             )
-        self.sampler.prepare(_of_reachable(profiles), self.num_draws(profiles.num_clients), probe, rng)
+        self.sampler.prepare(_of_reachable(profiles), self._num_there(profiles), probe, rng)
 
     def expected_cohort(self, profiles: Profiles) -> Cohort:
         """Return the probabilities of the draw without drawing."""
@@ -109,13 +109,20 @@ class Selection(Sampling):
         corrects = self.traits.consistent if self.absent is None else self.absent != "replaced"
         if conditions.available is not None and conditions.presence is not None and corrects:
             return self._corrected(profiles, conditions.available, conditions.presence)
-        num_draws = self.num_draws(profiles.num_clients)
+        num_draws = self._num_there(profiles)
         seen = _of_reachable(profiles)
         probabilities = self.sampler.probabilities(seen, num_draws)
         if profiles.available is not None:
             probabilities = among(probabilities, profiles.available)
             num_draws = min(num_draws, int(np.count_nonzero(probabilities)))
         return self._undrawn(probabilities, self.sampler.coefficients(seen, probabilities), num_draws)
+
+    def _num_there(self, profiles: Profiles) -> int:
+        """Return K, or how many clients of any weight can be drawn where these are fewer."""
+        num_draws = self.num_draws(profiles.num_clients)
+        if profiles.available is None:
+            return num_draws
+        return min(num_draws, int(np.count_nonzero(profiles.reachable_weights)))
 
     def _undrawn(self, probabilities: Vector, coefficients: Vector, num_draws: int) -> Cohort:
         return Cohort(

@@ -54,7 +54,7 @@ def numbers_there(presence: npt.ArrayLike) -> Vector:
 
 
 def expected_draws(presence: npt.ArrayLike, num_draws: int) -> tuple[float, float]:
-    r"""Return :math:`\mathrm{E}[\min(K, N) \mid N > 0]` and :math:`P(N < K \mid N > 0)`: fewer are drawn than asked for.
+    r"""Return how many are drawn, and how often fewer than K: :math:`\mathrm{E}[\min(K, N) | N > 0], P(N < K | N > 0)`.
 
     >>> [round(value, 6) for value in expected_draws([0.5, 0.5], 2)]
     [1.333333, 0.666667]
