@@ -2,6 +2,7 @@
 
 from fl_lightning.data.cifar10 import CIFAR10, CINIC10, load_cifar10, load_cinic10
 from fl_lightning.data.derived import FlippedLabels, ValidationSplit
+from fl_lightning.data.fashion import FashionMNIST, load_fashion
 from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
 from fl_lightning.data.given import ByColumn, FromDataModule
 from fl_lightning.data.images import Images
@@ -9,7 +10,9 @@ from fl_lightning.data.lazy import ClientFiles, LazyFederation, mapped
 from fl_lightning.data.mnist import MNIST, Digits, load_mnist
 from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Shards
 from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
+from fl_lightning.data.shakespeare import Shakespeare
 from fl_lightning.data.table import FromTable
+from fl_lightning.data.writers import Writers
 from fl_lightning.parts.bases import Partition
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
     "DatasetFederation",
     "Digits",
     "Dirichlet",
+    "FashionMNIST",
     "FlippedLabels",
     "FromDataModule",
     "FromTable",
@@ -32,12 +36,15 @@ __all__ = [
     "Partition",
     "Quadratic",
     "QuadraticFederation",
+    "Shakespeare",
     "Shards",
     "TensorFederation",
     "ValidationSplit",
+    "Writers",
     "label_counts",
     "load_cifar10",
     "load_cinic10",
+    "load_fashion",
     "load_mnist",
     "mapped",
 ]
