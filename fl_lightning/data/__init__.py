@@ -9,6 +9,7 @@ from fl_lightning.data.lazy import ClientFiles, LazyFederation, mapped
 from fl_lightning.data.mnist import MNIST, Digits, load_mnist
 from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassPerClient, Shards
 from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
+from fl_lightning.data.shakespeare import Shakespeare
 from fl_lightning.data.table import FromTable
 from fl_lightning.parts.bases import Partition
 
@@ -32,6 +33,7 @@ __all__ = [
     "Partition",
     "Quadratic",
     "QuadraticFederation",
+    "Shakespeare",
     "Shards",
     "TensorFederation",
     "ValidationSplit",

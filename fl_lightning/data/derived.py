@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from fl_lightning.data.federation import DatasetFederation, Examples, TensorFederation
+from fl_lightning.data.federation import DatasetFederation, Examples, TensorFederation, in_time_order
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.parts.protocols import Federation
 from fl_lightning.seeding import Purpose, client_keys
@@ -22,8 +22,8 @@ _WHOLE = ("train", "order", "offsets", "tensors")  # through which what is held 
 class HeldOut:
     """A federation whose clients train on what is left after a share of their data was held out.
 
-    Which examples are held out is a function of (seed, client). A client with too little data trains on all of it, and
-    is evaluated on that as well.
+    Which examples are held out is a function of (seed, client); of data in time order, the last ones are. A client
+    with too little data trains on all of it, and is evaluated on that as well.
     """
 
     def __init__(self, federation: Federation, share: float, seed: int) -> None:
@@ -40,7 +40,7 @@ class HeldOut:
 
     def _order(self, client: int) -> IntVector:
         """Return all examples of a client, those that it trains on first; as they are where none is held out."""
-        if not self.num_held_out[client]:
+        if not self.num_held_out[client] or in_time_order(self._whole):
             return np.arange(self._sizes[client])
         keys = client_keys(self._seed, Purpose.HELD_OUT, 0, [client], int(self._sizes[client]))
         return np.argsort(keys[0], kind="stable")
@@ -102,6 +102,8 @@ class ValidationSplit(DataSource):
         for client, size in enumerate(federation.sizes.tolist()):
             number = min(round(self.share * size), size - 1)
             order = np.argsort(client_keys(seed, Purpose.VALIDATION, 0, [client], size)[0], kind="stable")
+            if federation.in_time_order:
+                order = np.arange(size)[::-1]
             kept.append(np.sort(order[number:]))
             held.append(np.sort(order[:number]))
         if not sum(map(len, held)):
@@ -114,7 +116,9 @@ class ValidationSplit(DataSource):
             kept, held = ([rows[part] for rows, part in zip(own, parts, strict=True)] for parts in (kept, held))
             rows = torch.from_numpy(np.concatenate(held))
             test = tree_map(lambda tensor: tensor.index_select(0, rows), federation.train)
-            return TensorFederation(federation.train, test, kept)
+            part = TensorFederation(federation.train, test, kept)
+            part.names, part.in_time_order = federation.names, federation.in_time_order
+            return part
         datasets = federation.datasets
         common: ConcatDataset[Any] = ConcatDataset([each for each in map(_subset, datasets, held) if len(each)])
         made = DatasetFederation(list(map(_subset, datasets, kept)), common, federation.collate)
@@ -160,4 +164,6 @@ class FlippedLabels(DataSource):
         for client in attackers(len(clients), self.share, seed).tolist():
             own = torch.from_numpy(clients[client])
             flipped[own] = highest - labels[own]
-        return TensorFederation((inputs, flipped), federation.test, clients)
+        made = TensorFederation((inputs, flipped), federation.test, clients)
+        made.names, made.in_time_order = federation.names, federation.in_time_order
+        return made

@@ -35,7 +35,15 @@ def num_examples(name: str, examples: Examples) -> int:
 
 
 class Sized:
-    """What is common to federations: they know how many training examples each client has, at least one."""
+    """What is common to federations: they know how many training examples each client has, at least one.
+
+    Attributes:
+        names: Of the clients, where they have some.
+        in_time_order: Whether each client's examples are in time order: its last ones are held out then.
+    """
+
+    names: Sequence[str] = ()
+    in_time_order: bool = False
 
     def __init__(self, sizes: npt.ArrayLike) -> None:
         self._sizes: IntVector = np.asarray(sizes, dtype=np.int64)
@@ -68,6 +76,11 @@ class Sized:
     def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
         """Return nothing: most data knows no optimum."""
         return {}
+
+
+def in_time_order(federation: object) -> bool:
+    """Whether the examples of each client are in time order; a federation of a user need not say so."""
+    return bool(getattr(federation, "in_time_order", False))
 
 
 def with_examples(sizes: Sequence[int]) -> list[int]:
@@ -129,6 +142,32 @@ class TensorFederation(Sized):
     def test_batches(self, batch_size: int) -> Iterator[Examples]:
         """Yield the test data in order; the last batch may be smaller."""
         yield from slices(self.test, self._num_test, batch_size)
+
+
+def between_0_and_1(name: str, share: float) -> float:
+    """Return a share of something, of which some and not all is wanted."""
+    if not 0 < share < 1:
+        raise ValueError(f"{name} must lie between 0 and 1, got {share!r}")
+    return share
+
+
+def cut_in_time(
+    examples: Examples, clients: Sequence[IntVector], test_share: float, names: Sequence[str]
+) -> TensorFederation:
+    """Return a federation whose clients train on their first examples and are tested, all together, on their last.
+
+    >>> x = torch.arange(8.0)
+    >>> federation = cut_in_time((x,), [np.arange(5), np.arange(5, 8)], 0.4, ["a", "b"])
+    >>> federation.sizes.tolist(), federation.test[0].tolist()
+    ([3, 2], [3.0, 4.0, 7.0])
+    """
+    kept = [max(1, len(rows) - round(test_share * len(rows))) for rows in clients]
+    last = np.concatenate([rows[number:] for rows, number in zip(clients, kept, strict=True)])
+    test = tree_map(lambda tensor: tensor.index_select(0, torch.from_numpy(last)), examples)
+    first = [rows[:number] for rows, number in zip(clients, kept, strict=True)]
+    federation = TensorFederation(examples, test, first)
+    federation.names, federation.in_time_order = names, True
+    return federation
 
 
 class DatasetFederation(Sized):

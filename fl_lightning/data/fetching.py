@@ -37,6 +37,8 @@ except ImportError:  # Windows has no such locks: two processes that fetch at on
 Result = TypeVar("Result")
 _TIMEOUT = 10.0  # seconds without a byte
 _CHUNK = 1 << 20
+_MD5_LENGTH = 32
+MOST = 1 << 30  # bytes that are taken from anybody
 _SECONDS_BETWEEN_LOOKS = 0.1
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 _STALLED = 120.0  # seconds without growth after which npm is given up
@@ -131,9 +133,10 @@ def progress(title: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]
 class _Transfer(threading.Thread):
     """Gets one file in a thread of its own, so that a signal acts at once: asking a name server is not interrupted."""
 
-    def __init__(self, url: str, target: Path) -> None:
+    def __init__(self, url: str, target: Path, most: int) -> None:
         super().__init__(daemon=True)
         self.url, self.target = url, target
+        self.most = most  # bytes
         self.total: int | None = None
         self.num_bytes = 0
         self.error: BaseException | None = None
@@ -147,15 +150,17 @@ class _Transfer(threading.Thread):
                 self.total = int(length) if length else None
                 while not self.abandoned and (chunk := response.read(1 << 16)):
                     self.num_bytes += file.write(chunk)
+                    if self.num_bytes > self.most:
+                        raise HTTPException(f"more than {self.most} bytes arrived")
                 if not self.abandoned and self.total is not None and self.num_bytes < self.total:
                     raise HTTPException(f"{self.num_bytes} of {self.total} bytes arrived")
         except BaseException as error:
             self.error = error
 
 
-def download(url: str, target: Path, md5: str) -> None:
-    """Download into ``target`` and verify."""
-    transfer = _Transfer(url, target)
+def download(url: str, target: Path, digest: str, most: int = MOST) -> None:
+    """Download into ``target`` and verify: the length of the digest says whether it is an md5 or a sha256."""
+    transfer = _Transfer(url, target, most)
     transfer.start()
     try:
         with progress(f"Downloading {target.name}", None) as (bar, task):
@@ -170,7 +175,7 @@ def download(url: str, target: Path, md5: str) -> None:
     if error is not None:
         raise error
     try:
-        verify(target, "md5", md5)
+        verify(target, "md5" if len(digest) == _MD5_LENGTH else "sha256", digest)
     except ValueError:
         raise FetchError("download failed (what arrived has a wrong checksum)") from None
 

