@@ -66,6 +66,7 @@ def make_parser() -> OneLineParser:
     add("--config", action="append", default=[], help="what all runs share: digits.yaml, mnist.yaml, ...")
     add("--algorithms", help="names or files, separated by commas, or all")
     add("--configs", nargs="+", default=[], help="complete configs to compare, instead of the two above")
+    parser.add_system()
     add("--seeds", default="0:3", help="0:5 (the end left out) or 0,1,2 (default: 0:3)")
     add("--budget", help="what each run may cost, such as synchronous_time=500 or local_steps=9000,uplink_bytes=1e8")
     add_place(parser)
@@ -193,7 +194,7 @@ def _check(parser: OneLineParser, planned: list[Job], axes: list[tuning.Axis]) -
     """Look for typos in the configs, the settings and the grid before anything is started."""
     known = [option.removeprefix("--") for option in parser._option_string_actions]
     for job in {job.algorithm: job for job in planned}.values():
-        merged = configs.compose(job.configs)
+        merged = job.merged
         for settings in [(), *tuning.points(axes, job.algorithm)]:
             early.check(merged, [*job.overrides, *tuning.as_overrides(settings)], job.trusted, known)
 
@@ -214,7 +215,7 @@ def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list
     seeds = jobs.parse_seeds(options.seeds)
     if options.budget is not None:
         overrides = [*overrides, *jobs.parse_budget(options.budget)]
-    folder, planned = jobs.plan(shared, algorithms, options.configs, seeds, options.out, overrides)
+    folder, planned = jobs.plan(shared, algorithms, options.configs, seeds, options.out, overrides, options.system)
     if options.grid and not options.out:  # runs at their own best are not those at the configs' own settings
         folder = folder.with_name(f"{folder.name}_tuned")
         planned = [replace(job, run_dir=(folder / job.algorithm / f"seed_{job.seed}").as_posix()) for job in planned]

@@ -49,9 +49,11 @@ def whole_parser() -> argparse.ArgumentParser:
 
 def _offered(command: str, argument: str) -> list[str] | None:
     if (command, argument) == ("show", "name"):
-        return list(catalogue.stored().kinds)
+        return [*catalogue.stored().kinds, "systems"]
     if (command, argument) == ("train", "resume"):
         return ["auto", "never"]
+    if argument == "system":
+        return configs.names("systems")
     if argument != "config":
         return None
     algorithms = [f"_{name}" for name in configs.names("algorithms")] if command == "train" else [""]

@@ -1,6 +1,7 @@
 """``fl-lightning demo``: what FedAvg would optimise on the digits, and FedAvg against what is recommended."""
 
 import sys
+from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ class Curve:
 def make_parser() -> OneLineParser:
     """Return the parser."""
     parser = OneLineParser(prog="fl-lightning demo", description=__doc__, allow_abbrev=False)
+    parser.add_system()
     parser.add_argument("--out", default="runs/demo", help="folder of everything (default: runs/demo)")
     parser.add_argument("--rounds", type=int, default=150, help="rounds of FedAvg (default: 150)")
     parser.add_argument("--seed", type=int, default=0, help="of every random stream (default: 0)")
@@ -55,8 +57,8 @@ def main(arguments: list[str]) -> int:
     options, overrides = make_parser().parse_known_args(arguments)
     if options.rounds < 1:
         raise configs.ConfigError(f"--rounds {options.rounds} must be at least 1")
-    merged = configs.compose([_DATA])
-    early.check(merged, overrides, (), ("out", "rounds", "seed"))
+    merged = configs.compose([_DATA], options.system)
+    early.check(merged, overrides, (), ("out", "rounds", "seed", "system"))
     with loading():
         from rich.console import Console
 
@@ -68,7 +70,7 @@ def main(arguments: list[str]) -> int:
     found, advice = _diagnosed(merged, overrides)
     console.print("[bold]Before anybody trains[/]", *(f"  {line}" for line in advice), "", sep="\n")
     rounds = {each.name: max(1, round(options.rounds * found[0].work / each.work)) for each in found}
-    curves = [_train(each.name, rounds[each.name], out, options.seed, overrides) for each in found]
+    curves = [_train(each.name, rounds[each.name], out, options, overrides) for each in found]
     budget = min(curve.steps[-1] for curve in curves)
     console.print(_table(curves, rounds, budget))
     missing = draw(lambda: _figure(found, curves, budget), out / "demo.png")
@@ -94,7 +96,7 @@ def _diagnosed(merged: dict[str, Any], overrides: list[str]) -> tuple[list["Diag
     return found, verdict(found, recommend(found), label_counts)[:2]
 
 
-def _train(name: str, rounds: int, out: Path, seed: int, overrides: list[str]) -> Curve:
+def _train(name: str, rounds: int, out: Path, options: Namespace, overrides: list[str]) -> Curve:
     """Train one of the two, or take what is there from before."""
     import numpy as np
 
@@ -102,9 +104,9 @@ def _train(name: str, rounds: int, out: Path, seed: int, overrides: list[str]) -
     from fl_lightning.runs import reading
 
     print(f"training {name}: {rounds} rounds", file=sys.stderr, flush=True)
-    settings = [*overrides, "--loop.rounds", str(rounds), "--seed", str(seed), "--logger", "none"]
-    parsed = building.parse(configs.compose([f"digits_{name}.yaml"]), settings)
-    parsed.run_dir = str(out / name / f"seed_{seed}")
+    settings = [*overrides, "--loop.rounds", str(rounds), "--seed", str(options.seed), "--logger", "none"]
+    parsed = building.parse(configs.compose([f"digits_{name}.yaml"], options.system), settings)
+    parsed.run_dir = str(out / name / f"seed_{options.seed}")
     run = building.build(parsed, f"digits_{name}")
     run.execute("auto")
     finished = reading.load(run.run_dir)

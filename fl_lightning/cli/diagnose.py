@@ -35,6 +35,7 @@ def make_parser() -> OneLineParser:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--config", help=f"a file or a shipped config such as mnist.yaml (default: {configs.DEMO})")
     source.add_argument("--clients", metavar="CSV", help="columns num_steps, failure_rate and, optionally, weight")
+    parser.add_system()
     parser.add_argument("--algorithms", default="all", help="names and files, separated by commas (default: all)")
     parser.add_argument("--all", action="store_true", help="show all algorithms, not only those of the verdict")
     parser.add_argument("--clients_per_round", metavar="K", help="number of draws, or share of the clients below 1")
@@ -54,7 +55,9 @@ def main(arguments: list[str]) -> int:
         if not word.startswith("--loop.") and not word.startswith(("--data", "--seed")):
             parser.error(f"unrecognized arguments: {word}")
     configs.names_given(options.algorithms)
-    merged = configs.compose([] if options.clients else [options.config or configs.DEMO])
+    if options.clients and options.system:
+        parser.error("--system does not go with --clients, whose table gives T and q")
+    merged = configs.compose([] if options.clients else [options.config or configs.DEMO], options.system)
     early.check(merged, overrides, options.trust)
     if options.clients_per_round is not None:
         overrides += ["--loop.sampling.clients_per_round", options.clients_per_round]
@@ -135,6 +138,7 @@ def _diagnose(
     algorithms = parts.algorithms(merged, configs.names_given(options.algorithms), inner, options.trust)
     found, unknown = systems.diagnosed(algorithms, planner)
     title = options.clients or options.config or configs.DEMO
+    title += f", system {options.system}" if options.system else ""
     heading = f"What each algorithm would really optimise: {title}, {len(planner.weights)} clients"
     settings = parts.averaging(merged, of_averaging, options.trust)
     rounds = given_rounds(planner)

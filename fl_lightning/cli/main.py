@@ -40,6 +40,10 @@ TRUST = (
     "torchvision; importing a package runs its code, so name only what you would run yourself"
 )
 
+SYSTEM = (
+    "what clients meet: a shipped system (`fl-lightning show systems`) or a file (default: as the config says, paper)"
+)
+
 
 class OneLineParser(argparse.ArgumentParser):
     """Raises what it does not understand, so that the errors of all commands look the same."""
@@ -55,6 +59,10 @@ class OneLineParser(argparse.ArgumentParser):
     def add_json(self) -> None:
         """Add ``--json``."""
         self.add_argument("--json", action="store_true", help="print one JSON document instead (docs/programs.md)")
+
+    def add_system(self) -> None:
+        """Add ``--system NAME``."""
+        self.add_argument("--system", metavar="NAME", help=SYSTEM)
 
     def add_trust(self) -> None:
         """Add ``--trust PACKAGE``, which may come several times."""

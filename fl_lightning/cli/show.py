@@ -12,7 +12,7 @@ def make_parser() -> OneLineParser:
     """Return the parser."""
     parser = OneLineParser(prog="fl-lightning show", description=__doc__)
     known = catalogue.stored()
-    parser.add_argument("name", nargs="?", help=f"a kind of part ({', '.join(known.kinds)}), or a class")
+    parser.add_argument("name", nargs="?", help=f"a kind of part ({', '.join(known.kinds)}), systems, or a class")
     parser.add_json()
     return parser
 
@@ -21,6 +21,9 @@ def main(arguments: list[str]) -> int:
     """List the kinds of parts, the parts of a kind, or the arguments of one part."""
     options = make_parser().parse_args(arguments)
     name, known = options.name, catalogue.stored()
+    if name == "systems":
+        _show_systems(options.json)
+        return 0
     if options.json:
         if name is None:
             print_json({"kinds": known.kinds})
@@ -37,10 +40,21 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _show_systems(as_json: bool) -> None:
+    """Show the shipped systems: what each is for, and its settings."""
+    texts = {name: (configs.FOLDER / "systems" / f"{name}.yaml").read_text() for name in configs.names("systems")}
+    if as_json:
+        print_json({"systems": {name: configs.compose([], name)["loop"] for name in texts}})
+        return
+    print("systems, for --system NAME or a line `system: NAME` in a config; a file of your own does as well:")
+    for name, text in texts.items():
+        print(f"\n{name}:", *(f"  {line}" for line in text.splitlines()), sep="\n")
+
+
 def _find(known: Catalogue, name: str) -> Part:
     found = known.part(name) or next((part for part in known.parts.values() if part.name == name), None)
     if found is None:
-        names = [*(part.name for part in known.parts.values()), *known.kinds]
+        names = [*(part.name for part in known.parts.values()), *known.kinds, "systems"]
         kinds = ", ".join(known.kinds)
         hint = configs.suggestion(name, names)
         raise configs.ConfigError(f"there is no part {name!r}{hint}: give one of {kinds}, or a class")

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.cli.main import TRUST, OneLineParser, listed, width, wrapped
+from fl_lightning.cli.main import SYSTEM, TRUST, OneLineParser, listed, width, wrapped
 from fl_lightning.config import catalogue, early
 from fl_lightning.config import compose as configs
 from fl_lightning.config.processes import launched
@@ -44,6 +44,7 @@ def _help() -> str:
     options = listed(
         [
             ("--config FILE", "a file, or a shipped one by name: <data>_<algorithm>.yaml; several are merged in order"),
+            ("--system NAME", SYSTEM),
             ("--KEY VALUE", "any key of the config by its dotted path: --seed 1 --loop.rounds 50 --loop.lr 0.1"),
             ("--KEY.help CLASS", "show the arguments of a class: --loop.sampling.sampler.help Importance; "
                 "`fl-lightning show sampler` lists the classes"),
@@ -56,8 +57,8 @@ def _help() -> str:
         wide,
         16,
     )  # fmt: skip
-    names = [("data", configs.names("data")), ("algorithms", configs.names("algorithms"))]
-    shipped = [f"  {kind + ':':<12}{wrapped(found, wide, 14)}" for kind, found in names]
+    kinds = ("data", "algorithms", "systems")
+    shipped = [f"  {kind + ':':<12}{wrapped(configs.names(kind), wide, 14)}" for kind in kinds]
     return _HELP.format(
         demo=configs.DEMO,
         options="\n".join(options),
@@ -70,6 +71,7 @@ def make_parser() -> OneLineParser:
     """Return the parser of the options that are train's own; all others are keys of a config."""
     parser = OneLineParser(prog="train.py", add_help=False, allow_abbrev=False)
     parser.add_argument("--config", action="append", default=[])
+    parser.add_system()
     parser.add_argument("--resume", default="auto")
     parser.add_trust()
     parser.add_argument("--print_config", action="store_true")
@@ -84,7 +86,7 @@ def main(arguments: list[str]) -> int:
         print(_help())
         return 0
     names = options.config or [configs.DEMO]
-    merged = configs.compose(names)
+    merged = configs.compose(names, options.system)
     made = launched(dict(early.settings(overrides)))
     overrides += [f"--{key}={value}" for key, value in made.items()]
     early.check(merged, overrides, options.trust, tuple(vars(options)))
@@ -95,13 +97,13 @@ def main(arguments: list[str]) -> int:
     if options.print_config:
         print(building.dump(settings), end="")
         return 0
-    _choose_folder(settings, merged, overrides, names, options.resume)
-    return _run(settings, names, options.resume)
+    other = configs.other_system(names, options.system)
+    changed = identity.changed_settings(merged, settings.as_dict(), list(early.settings(overrides)))
+    _choose_folder(settings, other | changed, names, options.resume)
+    return _run(settings, names, options.resume, options.system)
 
 
-def _choose_folder(
-    settings: "Namespace", merged: configs.Settings, overrides: list[str], names: list[str], resume: str
-) -> None:
+def _choose_folder(settings: "Namespace", changed: dict[str, object], names: list[str], resume: str) -> None:
     """Give a run without ``--run_dir`` a folder of its own."""
     from fl_lightning.config.building import dump
     from fl_lightning.runs.records import stored_config
@@ -112,14 +114,13 @@ def _choose_folder(
         settings.run_dir = str(given)
     if settings.run_dir is not None:
         return
-    changed = identity.changed_settings(merged, settings.as_dict(), list(early.settings(overrides)))
     folder = identity.run_folder(configs.run_name(names), changed, settings.seed)
     settings.run_dir = str(
         folder if resume != "auto" else identity.apart(folder, stored_config(folder), dump(settings))
     )
 
 
-def _run(settings: "Namespace", names: list[str], resume: str) -> int:
+def _run(settings: "Namespace", names: list[str], resume: str, system: str | None) -> int:
     from fl_lightning.config.building import Outcome, build
     from fl_lightning.config.processes import interruptible
 
@@ -136,11 +137,11 @@ def _run(settings: "Namespace", names: list[str], resume: str) -> int:
     if is_first:
         if outcome is Outcome.KEPT:
             print(f"{run.run_dir} is already finished: use --resume never to start over", file=sys.stderr)
-        print("\n".join(_closing_lines(run.loop, run.run_dir, names)))
+        print("\n".join(_closing_lines(run.loop, run.run_dir, names, system)))
     return 0
 
 
-def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str]) -> list[str]:
+def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str], system: str | None) -> list[str]:
     """Return which objective a finished run optimised, what it reached and what to type next, as its files say."""
     from fl_lightning.diagnosis.dry_run import unknown_parts
     from fl_lightning.diagnosis.systems import fedavg_objective
@@ -158,7 +159,7 @@ def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str]
             lines.append(objective_line(*columns, votes=bool(solver.obstacle)))
     with suppress(OSError, ValueError, TypeError):  # that was said before
         lines.append(_reached(run_dir))
-    return [*lines, f"next: {next_command(config_names)}"]
+    return [*lines, f"next: {next_command(config_names, system)}"]
 
 
 def _reached(run_dir: Path) -> str:
@@ -179,7 +180,7 @@ def _reached(run_dir: Path) -> str:
     return f"reached: {'; '.join(parts)}; files in {run_dir}"
 
 
-def next_command(config_names: list[str]) -> str:
+def next_command(config_names: list[str], system: str | None = None) -> str:
     """Return a command that follows from a run.
 
     >>> next_command(["digits_fedacs.yaml"])
@@ -187,11 +188,12 @@ def next_command(config_names: list[str]) -> str:
     >>> next_command(["digits.yaml", "mine.yaml"])
     'fl-lightning diagnose --config digits.yaml'
     """
+    within = "" if system is None else f" --system {system}"
     stem = Path(config_names[-1]).name.removesuffix(".yaml").removesuffix(".yml")
     data, _, algorithm = stem.partition("_")
     shipped = data in configs.names("data") and algorithm in configs.names("algorithms")
     if len(config_names) == 1 and shipped and not Path(config_names[0]).is_file():
         other = "fedavg" if algorithm != "fedavg" else "fedacs"
         both = ",".join(sorted((algorithm, other)))
-        return f"fl-lightning compare --config {data}.yaml --algorithms {both} --seeds 0:3"
-    return f"fl-lightning diagnose --config {config_names[0]}"
+        return f"fl-lightning compare --config {data}.yaml --algorithms {both} --seeds 0:3{within}"
+    return f"fl-lightning diagnose --config {config_names[0]}{within}"

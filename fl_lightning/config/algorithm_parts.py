@@ -180,7 +180,9 @@ def _algorithm_file(name: str) -> Settings:
     loop = over.get("loop", {})
     if not isinstance(loop, dict):
         raise ConfigError(f"{path}: loop={loop!r} must be a table of keys")
-    foreign = [key for key in ("seed", "data") if key in over] + [f"loop.{key}" for key in _ENVIRONMENT if key in loop]
+    foreign = [key for key in ("seed", "data", "system") if key in over] + [
+        f"loop.{key}" for key in _ENVIRONMENT if key in loop
+    ]
     if foreign:
         raise ConfigError(
             f"{path} sets {', '.join(foreign)}, which all algorithms share: leave it out, or set it in --config"

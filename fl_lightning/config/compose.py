@@ -12,6 +12,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "configs"
 if FOLDER.is_file():  # git on Windows makes a text file of the link to ../configs
     FOLDER = FOLDER.parent.parent / "configs"
 DEMO = "digits_fedacs.yaml"
+SYSTEM = "paper"  # where nothing else is said
+_OF_A_SYSTEM = ("schedule", "channel", "clock")
 _ALIKE = 0.65  # of 1: one wrong letter in three is too much
 
 Settings = dict[str, Any]  # a table of a configuration, as it is read; what may stand where, the parser knows
@@ -43,7 +45,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def names(kind: str) -> list[str]:
-    """Return the short names of the data sets (``data``) or the algorithms (``algorithms``)."""
+    """Return the short names of the data sets (``data``), the ``algorithms`` or the ``systems``."""
     return sorted(path.stem for path in (FOLDER / kind).glob("*.yaml"))
 
 
@@ -68,6 +70,8 @@ def resolve(name: str) -> list[Path]:
         files = [FOLDER / "data" / f"{data}.yaml", FOLDER / "algorithms" / f"{algorithm}.yaml"]
         if all(file.is_file() for file in files):
             return files
+    if stem in names("systems"):
+        raise ConfigError(f"{name} is a system: give it as --system {stem}")
     pairs = [f"{data}_{algorithm}" for data in names("data") for algorithm in names("algorithms")]
     found = nearest(stem, [*names("data"), *names("algorithms"), *pairs])
     meant = "" if found is None else f" (did you mean {found}.yaml?)"
@@ -115,13 +119,58 @@ def merge(under: Settings, over: Settings) -> Settings:
     return merged
 
 
-def compose(config_names: Iterable[str]) -> Settings:
-    """Return the base config with the named ones merged into it in order."""
-    merged = read(FOLDER / "base.yaml")
-    for name in config_names:
-        for path in resolve(name):
-            merged = merge(merged, read(path))
+def compose(config_names: Iterable[str], system: str | None = None) -> Settings:
+    """Return the base config with a system and then the named configs merged into it, in order.
+
+    The system is the one given, else the last that a config names itself (``system: phones``), else the paper's.
+    """
+    given = list(config_names)
+    merged = merge(read(FOLDER / "base.yaml"), _read_system(system_of(given, system)))
+    for file in _files(given).values():
+        merged = merge(merged, {key: value for key, value in file.items() if key != "system"})
     return merged
+
+
+def _files(config_names: Iterable[str]) -> dict[Path, Settings]:
+    return {path: read(path) for name in config_names for path in resolve(name)}
+
+
+def system_of(config_names: Iterable[str], system: str | None = None) -> str:
+    """Return which system configs have: a name, or a file.
+
+    >>> system_of(["mnist_fedacs.yaml"]), system_of(["toy.yaml"]), system_of(["toy.yaml"], "phones")
+    ('paper', 'toy', 'phones')
+    """
+    named = [(path, file["system"]) for path, file in _files(config_names).items() if "system" in file]
+    path, name = named[-1] if named and system is None else (None, system)
+    if name is None and path is None:
+        return SYSTEM
+    known = names("systems")
+    stem = name.removesuffix(".yaml") if isinstance(name, str) else ""
+    if stem not in known and not (stem and Path(str(name)).is_file()):
+        place, hint = "" if path is None else f"{path}: ", suggestion(stem, known)
+        raise ConfigError(f"{place}system {name!r} is unknown{hint}: use a file, or one of {', '.join(known)}")
+    return str(name) if Path(str(name)).is_file() else stem
+
+
+def _read_system(name: str) -> Settings:
+    path = Path(name) if Path(name).is_file() else FOLDER / "systems" / f"{name}.yaml"
+    found = read(path)
+    loop = found.get("loop", {})
+    foreign = [key for key in found if key != "loop"]
+    foreign += [f"loop.{key}" for key in loop if key not in _OF_A_SYSTEM] if isinstance(loop, dict) else ["loop"]
+    if foreign:
+        wanted = ", ".join(f"loop.{key}" for key in _OF_A_SYSTEM)
+        raise ConfigError(
+            f"{path} sets {', '.join(foreign)}, but a system sets {wanted} alone: use --config for the rest"
+        )
+    return found
+
+
+def other_system(config_names: list[str], system: str | None) -> Settings:
+    """Return the name of a system that was given, to name a folder by; nothing where the configs name it themselves."""
+    own, given = system_of(config_names), system_of(config_names, system)
+    return {} if own == given else {"system": Path(given).name.removesuffix(".yaml")}
 
 
 def run_name(config_names: list[str]) -> str:

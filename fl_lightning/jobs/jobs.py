@@ -26,6 +26,12 @@ class Job:
     overwrite: bool = False  # whether what is in the folder is replaced
     trusted: list[str] = field(default_factory=list)  # packages whose classes the configs may name
     group: str = ""  # of runs that are compared, where there are several: before its name on the screen
+    system: str | None = None  # that clients meet; None: as the configs say
+
+    @property
+    def merged(self) -> configs.Settings:
+        """Its configuration before the overrides."""
+        return configs.compose(self.configs, self.system)
 
     @property
     def name(self) -> str:
@@ -35,7 +41,7 @@ class Job:
     @property
     def num_rounds(self) -> int | None:
         """The rounds its config asks for, as far as they are known without building it."""
-        wanted = configs.compose(self.configs).get("loop", {}).get("rounds")
+        wanted = self.merged.get("loop", {}).get("rounds")
         for key, text in early.settings(self.overrides):
             wanted = text if key == "loop.rounds" else wanted
         return int(wanted) if str(wanted).isdigit() else None
@@ -102,7 +108,13 @@ def _value(text: str) -> object:
 
 
 def plan(
-    config: list[str], algorithms: list[str], whole: list[str], seeds: list[int], out: str | None, overrides: list[str]
+    config: list[str],
+    algorithms: list[str],
+    whole: list[str],
+    seeds: list[int],
+    out: str | None,
+    overrides: list[str],
+    system: str | None = None,
 ) -> tuple[Path, list[Job]]:
     """Return the folder and the jobs, seed by seed, so that what is done so far is always paired.
 
@@ -124,7 +136,9 @@ def plan(
         labels = [label.partition("_")[2] for label in labels]
     if len(set(labels)) != len(labels):
         raise configs.ConfigError(f"two things to compare are called the same: {', '.join(sorted(labels))}")
-    changed = {key: _value(text or "") for key, text in early.settings(overrides) if not is_free(key)}
+    _check_systems(stacks, system)
+    changed = configs.other_system(stacks[0], system)
+    changed |= {key: _value(text or "") for key, text in early.settings(overrides) if not is_free(key)}
     folder = Path(out or "_".join(filter(None, [f"runs/compare_{data}", in_words(changed)])))
     return folder, [
         Job(
@@ -134,7 +148,19 @@ def plan(
             configs=stack,
             run_dir=(folder / label / f"seed_{seed}").as_posix(),
             overrides=overrides,
+            system=system,
         )
         for seed in seeds
         for label, stack in zip(labels, stacks, strict=True)
     ]
+
+
+def _check_systems(stacks: list[list[str]], system: str | None) -> None:
+    """Refuse configs that name different systems: their runs would not have met the same conditions."""
+    found = [configs.system_of(stack, system) for stack in stacks]
+    for stack, own in zip(stacks, found, strict=True):
+        if own != found[0]:
+            raise configs.ConfigError(
+                f"{stack[-1]} has the system {own} and {stacks[0][-1]} the system {found[0]}, but what is compared must meet the same "
+                "conditions: give --system"
+            )

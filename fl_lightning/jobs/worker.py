@@ -59,7 +59,7 @@ def execute(job: Job, answers: TextIO) -> str:
     """Make one run or resume it, and return ``kept`` if it was finished already, else ``finished``."""
     from fl_lightning.config import building
 
-    settings = building.parse(configs.compose(job.configs), [*job.overrides, "--seed", str(job.seed)], job.trusted)
+    settings = building.parse(job.merged, [*job.overrides, "--seed", str(job.seed)], job.trusted)
     settings.run_dir = job.run_dir
     if isinstance(settings.fabric.devices, int) and settings.fabric.devices > 1:
         raise configs.ConfigError("compare makes each run in one process: use --fabric.devices 1 and --jobs")

@@ -11,7 +11,7 @@ from fl_lightning.parts.bases import Channel
 from fl_lightning.parts.protocols import Forecast
 from fl_lightning.parts.traits import Asks
 from fl_lightning.seeding import Purpose
-from fl_lightning.system.availability import AvailabilityTrace, DayNight, OnOff, uniforms
+from fl_lightning.system.availability import AvailabilityTrace, DayNight, OnOff, Phones, uniforms
 from fl_lightning.system.pace import SCALAR_BYTES, Pace, Traffic, Values, client_values, normal, read_pace
 from fl_lightning.types import Arrivals, Cohort, Conditions, IntVector, Profiles, RoundCosts, RoundPlan, Vector
 
@@ -64,7 +64,7 @@ class Clock:
         trace: str | None = None,
         deadline: float | None = None,
         take_first: int | None = None,
-        availability: DayNight | OnOff | AvailabilityTrace | None = None,
+        availability: Phones | DayNight | OnOff | AvailabilityTrace | None = None,
     ) -> None:
         if not 0 <= jitter < float("inf"):
             raise ValueError(f"jitter={jitter} must be a number from 0 up")
@@ -128,7 +128,7 @@ class Clock:
             raise ValueError(
                 f"the clock's trace has {len(self._trace[0].latency)} clients, but there are {num_clients}"
             )
-        rates = None if self.availability is None else self.availability.rates(num_clients)
+        rates = None if self.availability is None else self.availability.rates(num_clients, seed)
         self._drawn = _Drawn(pace=pace, seed=seed, rates=rates)
         fastest = min(self.times(1, np.ones(num_clients, dtype=np.int64), jitter=False)[1])
         if self.deadline is not None and fastest > self.deadline:

@@ -127,7 +127,7 @@ def test_a_repetition_is_found_at_every_depth():
 
 def test_no_setting_is_written_twice():
     """What an algorithm sets again because a data set changes it says so in its line."""
-    base = configs.read(configs.FOLDER / "base.yaml")
+    base = configs.compose([])
     data = {name: configs.read(configs.FOLDER / f"data/{name}.yaml") for name in configs.names("data")}
     for name, settings in data.items():
         assert list(repeated(settings, base)) == [], f"data/{name}.yaml repeats base.yaml"

@@ -212,7 +212,7 @@ def test_the_first_command_says_what_it_loads_and_several_may_be_first(tmp_path)
     ("kind", "names"),
     [
         ("radio", {"RayleighOutage"}),
-        ("availability", {"AvailabilityTrace", "DayNight", "OnOff"}),
+        ("availability", {"AvailabilityTrace", "DayNight", "OnOff", "Phones"}),
         ("seconds_per_step", {"Between", "LogNormal", "Share"}),
         ("sampling", {"AsynchronousSelection", "SamplerSelection"}),
     ],
