@@ -9,7 +9,7 @@ import resource
 
 import torch
 from fl_lightning import FederatedLoop, System, algorithm
-from fl_lightning.callbacks import HeterogeneitySchedule
+from fl_lightning.callbacks import Group, HeterogeneitySchedule
 from fl_lightning.data import Shakespeare, TensorFederation
 from fl_lightning.data.shakespeare import CHARACTERS, decode
 from fl_lightning.solvers import TorchOptimizer
@@ -17,10 +17,7 @@ from lightning.pytorch import LightningModule
 
 IGNORED = -100  # targets that count nowhere: padding
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
-SLOW_AND_FAST = (
-    {"share": 0.5, "num_steps": (1, 4), "failure_rates": (0.4, 0.5)},
-    {"share": 0.5, "num_steps": (8, 12), "failure_rates": (0.0, 0.1)},
-)
+SLOW_AND_FAST = [Group(0.5, (1, 4), (0.4, 0.5)), Group(0.5, (8, 12), (0.0, 0.1))]
 
 
 def hugging_face():
