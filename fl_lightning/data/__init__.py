@@ -2,6 +2,7 @@
 
 from fl_lightning.data.cifar10 import CIFAR10, CINIC10, load_cifar10, load_cinic10
 from fl_lightning.data.derived import FlippedLabels, ValidationSplit
+from fl_lightning.data.fashion import FashionMNIST, load_fashion
 from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
 from fl_lightning.data.given import ByColumn, FromDataModule
 from fl_lightning.data.images import Images
@@ -11,6 +12,7 @@ from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassP
 from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
 from fl_lightning.data.shakespeare import Shakespeare
 from fl_lightning.data.table import FromTable
+from fl_lightning.data.writers import Writers
 from fl_lightning.parts.bases import Partition
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "DatasetFederation",
     "Digits",
     "Dirichlet",
+    "FashionMNIST",
     "FlippedLabels",
     "FromDataModule",
     "FromTable",
@@ -37,9 +40,11 @@ __all__ = [
     "Shards",
     "TensorFederation",
     "ValidationSplit",
+    "Writers",
     "label_counts",
     "load_cifar10",
     "load_cinic10",
+    "load_fashion",
     "load_mnist",
     "mapped",
 ]

@@ -8,6 +8,7 @@ import gzip
 import html
 import io
 import json
+import lzma
 import os
 import re
 import subprocess
@@ -28,6 +29,7 @@ from fl_lightning.output import open_plain
 
 _MOST = 1 << 27  # bytes that an archive may unpack to, and an index page may have
 _TIMEOUT = 20.0  # seconds
+_BROKEN = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError, OSError, zlib.error)
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 _INDEX = re.compile(r"--index-url <url>.*?\(default:? (\S+?)\)", re.DOTALL)
 _LINK = re.compile(r"""<a\b[^>]*?\bhref\s*=\s*["']([^"']+)["'][^>]*>\s*([^<]+?)\s*</a>""", re.IGNORECASE)
@@ -122,13 +124,15 @@ def _link(page: str, name: str) -> str:
 
 
 def unpacked(archive: bytes, names: Sequence[str], title: str, most: int = _MOST) -> list[bytes]:
-    """Return some plain files of a tar.gz or zip file; nothing is written, no link followed, no bomb blown up."""
+    """Return some plain files of a tar.gz, zip or deb file; nothing is written, no link followed, no bomb blown up."""
     try:
-        if archive[:2] == b"PK":
+        if archive.startswith(b"PK"):
             found = _of_zip(archive, set(names), most)
+        elif archive.startswith(b"!<arch>\n"):
+            found = _of_tar(_of_deb(archive, most), set(names))
         else:
             found = _of_tar(gunzipped(archive, title, most), set(names))
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError) as error:
+    except (*_BROKEN, RuntimeError) as error:
         raise ValueError(f"{title} cannot be unpacked ({error}); delete it and start again") from None
     absent = [name for name in names if name not in found]
     if absent:
@@ -141,7 +145,7 @@ def gunzipped(packed: bytes, title: str, most: int = _MOST) -> bytes:
     try:
         with gzip.open(io.BytesIO(packed)) as file:
             content = file.read(most + 1)
-    except (OSError, EOFError, zlib.error) as error:
+    except _BROKEN as error:
         raise ValueError(f"{title} cannot be unpacked ({error}); delete it and start again") from None
     if len(content) > most:
         raise ValueError(f"{title} unpacks to more than {most} bytes; delete it and start again")
@@ -156,6 +160,23 @@ def _of_tar(content: bytes, names: set[str]) -> dict[str, bytes]:
                 source = tar.extractfile(member)
                 found[member.name] = b"" if source is None else source.read()
     return found
+
+
+def _of_deb(archive: bytes, most: int) -> bytes:
+    """Return the tar of a Debian package's files: it is the member ``data.tar.xz`` of an ``ar`` archive."""
+    place, header = 8, 60
+    while place + header <= len(archive):
+        name, size = archive[place : place + 16].rstrip(), archive[place + 48 : place + 58].strip()
+        if not size.isdigit():
+            break
+        place += header
+        if name.rstrip(b"/") == b"data.tar.xz":
+            content = lzma.LZMADecompressor().decompress(archive[place : place + int(size)], most + 1)
+            if len(content) > most:
+                raise lzma.LZMAError(f"it unpacks to more than {most} bytes")
+            return content
+        place += int(size) + int(size) % 2
+    raise tarfile.TarError("it has no data.tar.xz")
 
 
 def _of_zip(archive: bytes, names: set[str], most: int) -> dict[str, bytes]:

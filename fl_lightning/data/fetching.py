@@ -41,7 +41,7 @@ _MD5_LENGTH = 32
 MOST = 1 << 30  # bytes that are taken from anybody
 _SECONDS_BETWEEN_LOOKS = 0.1
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
-_STALLED = 120.0  # seconds without growth after which npm is given up
+_STALLED = 120.0  # seconds without growth after which a program is given up
 
 
 class FetchError(Exception):
@@ -182,46 +182,64 @@ def download(url: str, target: Path, digest: str, most: int = MOST) -> None:
 
 def npm_pack(package: NpmPackage, folder: Path) -> Path:
     """Fetch the package with ``npm pack``, which runs none of its scripts, and return the packed file."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise FetchError("npm is not installed")
     cache = folder / "npm-cache"  # in here its growth can be watched, and nothing is left behind
-    command = [npm, "pack", f"{package.name}@{package.version}", "--pack-destination=.", f"--cache={cache.resolve()}"]
+    command = ["npm", "pack", f"{package.name}@{package.version}", "--pack-destination=.", f"--cache={cache.resolve()}"]
     command += ["--ignore-scripts", "--silent", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+    run_watched(command, folder, cache, package.num_bytes)
+    return _made(folder / package.file_name, command)
+
+
+def apt_download(package: str, num_bytes: int, folder: Path) -> Path:
+    """Fetch a Debian package, which is not installed, and return its file."""
+    command = ["apt-get", "download", package, "--quiet"]
+    run_watched(command, folder, folder, num_bytes)
+    found = sorted(folder.glob("*.deb"))
+    return _made(found[0] if found else folder / package, command)
+
+
+def _made(path: Path, command: Sequence[str]) -> Path:
+    if not path.is_file():
+        raise FetchError(f"{' '.join(command[:3])} made no file")
+    return path
+
+
+def run_watched(command: Sequence[str], folder: Path, growing: Path, num_bytes: int) -> None:
+    """Run a program that fetches something, with a bar that follows a growing folder; what it starts ends with it."""
+    title = " ".join(command[:3])
+    if shutil.which(command[0]) is None:
+        raise FetchError(f"{command[0]} is not installed")
     with subprocess.Popen(
-        command,
+        [shutil.which(command[0]) or "", *command[1:]],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # a group of its own, so that what npm starts ends with it
+        start_new_session=True,  # a group of its own
     ) as process:
         try:
-            _watch(process, cache, package)
+            _watch(process, growing, title, num_bytes)
         finally:
             if hasattr(os, "killpg"):
                 with suppress(OSError):  # it has ended already
                     os.killpg(process.pid, signal.SIGKILL)
             process.kill()
-    packed = folder / package.file_name
-    if process.returncode != 0 or not packed.is_file():
-        raise FetchError(f"npm pack {package.name}@{package.version} failed (exit code {process.returncode})")
-    return packed
+    if process.returncode != 0:
+        raise FetchError(f"{title} failed (exit code {process.returncode})")
 
 
-def _watch(process: "subprocess.Popen[bytes]", cache: Path, package: NpmPackage) -> None:
+def _watch(process: "subprocess.Popen[bytes]", growing: Path, title: str, num_bytes: int) -> None:
     size, changed = 0, time.monotonic()
-    with progress(f"Fetching {package.name}", package.num_bytes) as (bar, task):
+    with progress(f"Running {title}", num_bytes) as (bar, task):
         while process.poll() is None:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
-            now = _num_bytes(cache)
+            now = _num_bytes(growing)
             if now != size:
                 size, changed = now, time.monotonic()
             elif time.monotonic() - changed > _STALLED:
-                raise FetchError(f"npm pack {package.name}@{package.version} made no progress for {_STALLED:.0f} s")
-            bar.update(task, completed=min(size, package.num_bytes))
+                raise FetchError(f"{title} made no progress for {_STALLED:.0f} s")
+            bar.update(task, completed=min(size, num_bytes))
         if process.returncode == 0:
-            bar.update(task, completed=package.num_bytes)
+            bar.update(task, completed=num_bytes)
 
 
 def _num_bytes(folder: Path) -> int:
