@@ -91,7 +91,9 @@ class Planner:
         if not with_clock:
             return conditions
         if self.sampling_traits.asynchronous and clock.is_set_up:
-            conditions = replace(conditions, seconds=clock.times(index, conditions.num_steps)[1])
+            conditions = replace(conditions, seconds=clock.between_jobs(index, conditions.num_steps))
+            if clock.deadline is None:  # availability is in the seconds
+                return conditions
         return clock.seen(conditions, index) if clock.changes_conditions else conditions
 
     @cached_property

@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     CHANNEL_NOISE = 31
     ATTACK = 32
     VALIDATION = 40  # which training examples are held out
+    TRACE = 50  # which recorded devices clients are
 
 
 def generator(seed: int, purpose: Purpose, round_index: int = 0) -> np.random.Generator:

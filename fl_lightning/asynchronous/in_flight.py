@@ -151,8 +151,7 @@ class AsynchronousSelection(Remembers, Selection):
         """Find the uploads of a round, and return T of all clients: of those who send, that of their job, (M,)."""
         if profiles.available is not None:
             raise ValueError(
-                "AsynchronousSelection knows no deadline and no availability: leave loop.clock.deadline and "
-                "loop.clock.availability out, or use SamplerSelection"
+                "AsynchronousSelection knows no deadline: leave loop.clock.deadline out, or use SamplerSelection"
             )
         seconds = seconds_of(profiles)
         rng = generator(seed, Purpose.ARRIVALS, index)

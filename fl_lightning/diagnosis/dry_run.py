@@ -257,10 +257,13 @@ def _updates(clients: IntVector, gradients: torch.Tensor, profiles: Profiles, lo
 def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, noise: float) -> TypicalRound:
     profiles, cohort, conditions = plan.profiles, plan.cohort, plan.profiles.conditions
     lasting = plan.expected.lasting
-    probabilities = lasting.probabilities
+    probabilities, presence = lasting.probabilities, None
     if cohort.average is not None and conditions.chance is not None and conditions.presence is not None:
         # How often a client can be drawn in rounds with these T and q, over how often in all.
-        probabilities = probabilities * (conditions.chance / conditions.presence)
+        presence = conditions.presence
+        probabilities = probabilities * np.divide(
+            conditions.chance, presence, out=np.zeros_like(presence), where=presence > 0
+        )
     steps = profiles.num_steps.astype(np.float64)
     trained = sorted(probe.trained)
     on_the_way = [each for each in (plan.expected.uploaded, plan.expected.measured) if each is not None]
@@ -275,6 +278,7 @@ def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, noise: float) -> 
         work=float(cohort.inclusion @ steps),
         questions=probe.num_steps - float(cohort.inclusion[trained] @ steps[trained]),
         noise=noise,
+        presence=presence,
         offered=None if conditions.offered is None else conditions.offered.astype(np.float64),
         offered_accumulation=profiles.offered_accumulation,
     )

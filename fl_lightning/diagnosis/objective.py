@@ -34,6 +34,7 @@ class TypicalRound:
     seconds: float = float("nan")  # on the clock
     uplink_bytes: float = float("nan")
     downlink_bytes: float = float("nan")
+    presence: Vector | None = None  # how often clients are there, where w is divided by it; None: it is not, (M,)
     offered: Vector | None = None  # T that clients could take, where they are asked for fewer; None: num_steps, (M,)
     offered_accumulation: Vector | None = None  # A of these; None: accumulation, (M,)
 
@@ -42,7 +43,7 @@ class TypicalRound:
 class Needs:
     """What an algorithm must know or keep, apart from the target weights."""
 
-    before_draw: tuple[str, ...] = ()  # of every client, before anybody is drawn: "q", "work"
+    before_draw: tuple[str, ...] = ()  # of every client, before anybody is drawn: "q", "work", "presence"
     with_upload: tuple[str, ...] = ()  # of who arrives: "q", "work", "name"
     memory: str = ""  # what is remembered from round to round, in words
     stale: bool = False  # that memory is only old models or steps, and leaves the variance of a draw as it is
@@ -81,7 +82,8 @@ class Diagnosis:
     seconds: float = float("nan")  # of a round on the clock
     uplink_bytes: float = float("nan")  # in a round
     downlink_bytes: float = float("nan")
-    step_variance: float = float("nan")  # variance of a step over its squared length, V over the number of draws
+    step_variance: float = float("nan")  # of a step over its squared length: V over the draws, and absence
+    absence: float = 0.0  # what of it absence adds, which draws do not average out
     bounded: tuple[str, ...] = ()  # parts with which Omega is a limit, or lacks what a run measures
     votes: str = ""  # why the effective weights are shares of the votes: the solver has no A
 
@@ -161,6 +163,8 @@ def diagnose(
     all_work = np.stack([own if offer is None else offer for own, offer in zip(a, offers, strict=True)])
     least = (w * np.sqrt(offered / (1 - q))).sum(axis=1) ** 2
     work_of_draw = [(each.probabilities * each.num_steps).sum() + each.questions / each.num_draws for each in rounds]
+    presence = rounds[0].presence
+    absence = 0.0 if presence is None else theory.absence_variance(omega, presence)
     return Diagnosis(
         name=name,
         weights=w,
@@ -175,7 +179,8 @@ def diagnose(
         seconds=float(np.mean([each.seconds for each in rounds])),
         uplink_bytes=float(np.mean([each.uplink_bytes for each in rounds])),
         downlink_bytes=float(np.mean([each.downlink_bytes for each in rounds])),
-        step_variance=float((variances / [each.num_draws for each in rounds]).mean()),
+        step_variance=float((variances / [each.num_draws for each in rounds]).mean()) + absence,
+        absence=absence,
     )
 
 

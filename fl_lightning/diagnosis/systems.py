@@ -128,7 +128,10 @@ def needs_of(planner: Planner) -> Needs:
         for name, other in changed.items()
     }
     before = [name for name, (p, of_drawn, _) in differ.items() if p or of_drawn]
-    if dry_run(planner, num_rounds=1)[0].questions:
+    first = dry_run(planner, num_rounds=1)[0]
+    if first.presence is not None:
+        before.append("presence")
+    if first.questions:
         before = [*(name for name in before if name != "work"), "answers"]
     traits = planner.algorithm.aggregator.traits
     memory = _MEMORY[traits.keeps]

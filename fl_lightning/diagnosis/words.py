@@ -224,9 +224,10 @@ def _recommendation(choice: Recommendation) -> list[str]:
 
 
 def _in_words(each: Diagnosis) -> str:
-    words = {"q": "failure rates", "work": "local work", "answers": "answers"}
+    words = {"q": "failure rates", "work": "local work", "answers": "answers", "presence": "presence"}
     named = {"q": "its client's failure rate", "work": "the work behind it", "name": "who sent it"}
     before = " and ".join(words[name] for name in each.needs.before_draw)
+    before += " (how often each can be drawn)" * ("presence" in each.needs.before_draw)
     uploads = " and ".join(named[name] for name in each.needs.with_upload)
     parts = [
         f"the {before} of all clients before it draws" if before else "",

@@ -160,7 +160,5 @@ def _check_systems(stacks: list[list[str]], system: str | None) -> None:
     found = [configs.system_of(stack, system) for stack in stacks]
     for stack, own in zip(stacks, found, strict=True):
         if own != found[0]:
-            raise configs.ConfigError(
-                f"{stack[-1]} has the system {own} and {stacks[0][-1]} the system {found[0]}, but what is compared must meet the same "
-                "conditions: give --system"
-            )
+            pair = f"{stack[-1]} has the system {own} and {stacks[0][-1]} the system {found[0]}"
+            raise configs.ConfigError(f"{pair}, but what is compared must meet the same conditions: give --system")

@@ -65,7 +65,7 @@ class HeterogeneityAware(Sampler):
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         presence = profiles.conditions.presence
-        weights = profiles.weights if presence is None else profiles.weights / presence
+        weights = profiles.weights if presence is None else profiles.weights / np.maximum(presence, 1e-9)
         if self.knowledge == "instant":
             return theory.heterogeneity_aware_probabilities(weights, profiles.failure_rates, self._work_of(profiles))
         if self.knowledge == "mean" and not len(self._mean_yield):
@@ -83,7 +83,7 @@ class HeterogeneityAware(Sampler):
                 chance = 1.0 if profiles.conditions.chance is None else profiles.conditions.chance
                 total = total + chance * (1 - profiles.failure_rates) * self._work_of(profiles)
                 times = times + chance
-            self._mean_yield = total / times
+            self._mean_yield = np.divide(total, times, out=np.ones_like(total), where=times > 0)
 
     def _work_of(self, profiles: Profiles) -> Vector:
         """Return A, or 1 where something else corrects it, (M,)."""

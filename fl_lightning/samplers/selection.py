@@ -30,11 +30,12 @@ class Selection(Sampling):
     .. math::
         \mathrm{replaced:} \quad & p_m = \frac{s_m I_m}{\sum_j s_j I_j} \\
         \mathrm{corrected:} \quad & p_m = \frac{s_m I_m}{\sum_j s_j I_j}, \quad
-            c_m \leftarrow c_m \frac{\sum_j s_j I_j}{\sum_j s_j a_j}, \quad s\ \mathrm{made\ for}\ w_m / a_m
+            c_m \leftarrow c_m \frac{\sum_j s_j I_j}{\sum_j s_j a_j}, \quad
+            s\ \mathrm{made\ for}\ \frac{w_m}{\max(a_m, 1/L)}
 
     with I who can be drawn and a how often. Those who replace others count more when few are there, so that Omega
     depends on who is there together with whom. The corrected step is shorter when few are there: a client adds on
-    average what it would add if it were always there.
+    average what it would add if it were always there. Where fewer than K can be drawn, as many are drawn as there are.
 
     Args:
         sampler: Returns the probabilities.
@@ -42,7 +43,9 @@ class Selection(Sampling):
         drawing: How the draws are made; by default the sampler's own way, which for most of them is ``Systematic``:
             distinct clients as far as K p <= 1. The paper's independent draws are ``WithReplacement``.
         absent: ``corrected`` or ``replaced``; by default ``corrected`` for samplers that promise :math:`\Omega = w`
-            (FedACS and the consistent ones), and ``replaced`` for the others.
+            (FedACS and the consistent ones), and ``replaced`` for the others. A number: ``corrected``, but nobody is
+            counted for more than L rounds of absence, so that a client that is there once in a thousand rounds does not
+            make a step of a thousand. That leaves a bias, :math:`\Omega_m \propto w_m \min(1, L a_m)`.
     """
 
     def __init__(
@@ -50,9 +53,12 @@ class Selection(Sampling):
         sampler: Sampler,
         clients_per_round: int | float = 0.3,
         drawing: Drawing | None = None,
-        absent: Absent | None = None,
+        absent: Absent | float | None = None,
     ) -> None:
-        if absent is not None:
+        if isinstance(absent, int | float):
+            if not 1 <= absent < float("inf"):
+                raise ValueError(f"absent={absent} must be at least 1 round of absence, or 'corrected' or 'replaced'")
+        elif absent is not None:
             one_of("absent", absent, Absent)
         if not clients_per_round > 0 or (clients_per_round > 1 and clients_per_round % 1):
             raise ValueError(
@@ -95,21 +101,28 @@ class Selection(Sampling):
                 f"{type(self.sampler).__name__} asks clients before it draws, but there is nobody to ask: "
                 "give Planner.plan a probe, or use a sampler that asks nothing"
             )
-        self.sampler.prepare(_of_reachable(profiles), self.num_draws(profiles.num_clients), probe, rng)
+        self.sampler.prepare(_of_reachable(profiles), self._num_there(profiles), probe, rng)
 
     def expected_cohort(self, profiles: Profiles) -> Cohort:
         """Return the probabilities of the draw without drawing."""
         conditions = profiles.conditions
-        corrects = self.absent == "corrected" or (self.absent is None and self.traits.consistent)
+        corrects = self.traits.consistent if self.absent is None else self.absent != "replaced"
         if conditions.available is not None and conditions.presence is not None and corrects:
             return self._corrected(profiles, conditions.available, conditions.presence)
-        num_draws = self.num_draws(profiles.num_clients)
+        num_draws = self._num_there(profiles)
         seen = _of_reachable(profiles)
         probabilities = self.sampler.probabilities(seen, num_draws)
         if profiles.available is not None:
             probabilities = among(probabilities, profiles.available)
             num_draws = min(num_draws, int(np.count_nonzero(probabilities)))
         return self._undrawn(probabilities, self.sampler.coefficients(seen, probabilities), num_draws)
+
+    def _num_there(self, profiles: Profiles) -> int:
+        """Return K, or how many clients of any weight can be drawn where these are fewer."""
+        num_draws = self.num_draws(profiles.num_clients)
+        if profiles.available is None:
+            return num_draws
+        return min(num_draws, int(np.count_nonzero(profiles.reachable_weights)))
 
     def _undrawn(self, probabilities: Vector, coefficients: Vector, num_draws: int) -> Cohort:
         return Cohort(
@@ -123,7 +136,9 @@ class Selection(Sampling):
 
     def _corrected(self, profiles: Profiles, available: BoolVector, presence: Vector) -> Cohort:
         """Return a cohort whose step is shorter when few are there."""
-        weights = profiles.weights / presence
+        longest = self.absent if isinstance(self.absent, int | float) else np.inf
+        counted = np.maximum(presence, 1 / longest)
+        weights = np.divide(profiles.weights, counted, out=np.zeros_like(counted), where=presence > 0)
         always = replace(profiles.conditions, available=None, presence=None)
         seen = replace(profiles, conditions=always, weights=weights / weights.sum())
         num_draws = self.num_draws(profiles.num_clients)

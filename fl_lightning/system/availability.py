@@ -82,8 +82,8 @@ class Phones(Hourly):
         a_m(t) = \min\bigl(1, \bar a_m f(t - \phi_m)\bigr), \qquad
         \bar a_m = F^{-1}\Bigl(\frac{\pi_m + u_m}{M}\Bigr), \qquad f(t) \propto e^{\kappa \cos(2 \pi t / P)}
 
-    with F a Beta distribution, :math:`\pi` the clients in random order and :math:`\phi` their nights, spread around hour
-    4. The defaults are fitted to 710 phones that recorded when they were charging, idle and on WiFi (FLASH, as
+    with F a Beta distribution, :math:`\pi` the clients in random order and :math:`\phi` their nights, spread around
+    hour 4. The defaults are fitted to 710 phones that recorded when they were charging, idle and on WiFi (FLASH, as
     published by FLHetBench): half of them were ready in less than 5.5 % of the time, a tenth in more than 25 %. Whether
     a phone is there is independent from round to round given the hour: half of the recorded stays are shorter than
     three minutes.

@@ -13,6 +13,7 @@ from fl_lightning.parts.traits import Asks
 from fl_lightning.seeding import Purpose
 from fl_lightning.system.availability import AvailabilityTrace, DayNight, OnOff, Phones, uniforms
 from fl_lightning.system.pace import SCALAR_BYTES, Pace, Traffic, Values, client_values, normal, read_pace
+from fl_lightning.system.traces import has_column
 from fl_lightning.types import Arrivals, Cohort, Conditions, IntVector, Profiles, RoundCosts, RoundPlan, Vector
 
 _HOPELESS = 0.99  # probability of missing the deadline from which on a client is not drawn
@@ -45,7 +46,7 @@ class Clock:
         jitter: Standard deviation of the logarithm of a factor on each client's local training, new in each round.
         trace: A CSV or JSON file with columns ``client`` (from 0), ``round`` (from 1; after the last round it starts
             again) and ``seconds_per_step`` and, as you like, ``upload_rate``, ``download_rate``, ``latency``, in place
-            of the values above.
+            of the values above; a column ``available`` is the availability, unless another is given.
         deadline: Seconds after which a round ends; who is not done by then is lost. The probability of that adds to
             the failure rate that samplers and the diagnosis see; who has practically no chance is not drawn.
         take_first: End a round as soon as this many draws have arrived and leave the others out (over-selection: let
@@ -76,6 +77,8 @@ class Clock:
         self.upload_rate, self.download_rate = upload_rate, download_rate
         self.follows_steps, self.jitter = follows_steps, jitter
         self.deadline, self.take_first = deadline, take_first
+        if trace is not None and availability is None and has_column(trace, "available"):
+            availability = AvailabilityTrace(trace)
         self.availability = availability
         self._trace = read_pace(Path(trace)) if trace is not None else None
         self._drawn: _Drawn | None = None
@@ -149,7 +152,7 @@ class Clock:
             return None
         rates = self._started().rates
         hopeful = [self._missing(profiles.num_steps, 1) <= _HOPELESS for profiles in forecast()]
-        return np.maximum((1.0 if rates is None else rates) * np.mean(hopeful, axis=0), 1e-9)
+        return np.asarray((1.0 if rates is None else rates) * np.mean(hopeful, axis=0), dtype=np.float64)
 
     def pace(self, round_index: int) -> Pace:
         """Return how fast all clients are in a round."""
@@ -175,6 +178,14 @@ class Clock:
             drawn = uniforms(self._started().seed, Purpose.CLOCK, round_index, who)[:, 0]
             training = training * np.exp(self.jitter * normal(drawn))
         return training, training + pace.waiting(self.traffic.download, self.traffic.upload)
+
+    def between_jobs(self, round_index: int, num_steps: IntVector) -> Vector:
+        """Return the seconds from one job of each client to the next where nobody waits for others, (M,).
+
+        A client that is there in a share a of the time takes 1 / a times as long for the same work.
+        """
+        times, rates = self.times(round_index, num_steps)[1], self._started().rates
+        return times if rates is None else times / np.maximum(rates, 1e-9)
 
     def seen(self, conditions: Conditions, round_index: int) -> Conditions:
         """Return the conditions of a round with the deadline in the failure rates, and with who can be drawn."""

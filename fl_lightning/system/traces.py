@@ -4,14 +4,15 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from fl_lightning.output import open_plain
+from fl_lightning.output import open_plain, read_plain
 from fl_lightning.types import Vector
 
 KINDS = (".csv", ".txt", ".json", ".npy")  # of files with one number for each client
@@ -21,6 +22,7 @@ _FLAGS = {"1": 1.0, "true": 1.0, "0": 0.0, "false": 0.0}
 _NOT_A_TABLE = (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, csv.Error)
 
 Cell = str | float
+Found = TypeVar("Found")
 Row = dict[str, Cell | None]
 Table = dict[str, npt.NDArray[np.float64]]
 
@@ -102,6 +104,13 @@ def read_flags(path: str | Path, name: str) -> npt.NDArray[np.bool_]:
     return read_trace(path, [Column(name, flag)], f"client, round and {name} (1 or 0)")[name] > 0
 
 
+def has_column(path: str | Path, name: str) -> bool:
+    """Return whether a trace file has a column; False where it cannot be read, which reading it will say."""
+    with suppress(OSError, *_NOT_A_TABLE):
+        return any(name in row for row in _rows(Path(path))[:1])
+    return False
+
+
 def _rows(path: Path) -> list[Row]:
     """Return the rows of a CSV or JSON file; a byte order mark, as some programs write it, has no meaning."""
     if not path.is_file():
@@ -136,8 +145,109 @@ def read_numbers(path: str | Path) -> Vector:
     return values.astype(np.float64)
 
 
-DELIVERIES = "deliveries.csv"  # in the folder of a run
 _LARGEST = 1_000_000_000  # bytes
+_MOST_SECONDS = 1e9  # 30 years
+
+
+@dataclass(frozen=True)
+class PhoneStates:
+    """When a phone was ready to train, in seconds."""
+
+    start: float
+    end: float
+    ready: npt.NDArray[np.float64]  # beginning and end of each stay, ascending, (n, 2)
+
+
+def read_states(path: str | Path) -> list[PhoneStates]:
+    """Return the phones of a file of user states as FLASH has them; those marked as failed are left out.
+
+    Each phone has ``isSuccess``, ``trace_start``, ``trace_end`` and ``ready_time``, a list of [begin, end].
+    """
+    wanted = "phones, each with isSuccess, trace_start, trace_end and ready_time"
+    return [each for each in _each(path, wanted, _states) if each is not None]
+
+
+def _states(phone: dict[str, Any]) -> PhoneStates | None:
+    if not isinstance(phone["isSuccess"], bool):
+        raise TypeError(f"isSuccess={str(phone['isSuccess'])[:40]!r} is not true or false")
+    if not phone["isSuccess"]:
+        return None
+    start, end = (_number(phone[name], name) for name in ("trace_start", "trace_end"))
+    rows = [[_number(each, "ready_time") for each in pair] for pair in phone["ready_time"]]
+    if any(len(row) != 2 for row in rows):
+        raise ValueError("ready_time must be a list of [begin, end]")
+    ready = np.array(rows, dtype=np.float64).reshape(-1, 2)
+    times = np.array([start, *ready.ravel(), end])
+    if not end > start or (np.diff(times) < 0).any():
+        raise ValueError("ready_time must be intervals from trace_start to trace_end, ascending, none in another")
+    return PhoneStates(start, end, ready[ready[:, 1] > ready[:, 0]])
+
+
+def read_speeds(path: str | Path) -> npt.NDArray[np.float64]:
+    """Return mean and deviation of bytes per second down, and of those up, of devices as MobiPerf has them, (n, 4).
+
+    Each device has ``down_u``, ``down_sigma``, ``up_u`` and ``up_sigma`` in kbit/s.
+    """
+    columns = ("down_u", "down_sigma", "up_u", "up_sigma")
+
+    def speeds(device: dict[str, Any]) -> list[float]:
+        row = [_number(device[column], column) for column in columns]
+        if not (row[0] > 0 and row[2] > 0):
+            raise ValueError(f"down_u={row[0]:g} and up_u={row[2]:g} must be above 0")
+        return row
+
+    return np.array(_each(path, f"devices, each with {', '.join(columns)}", speeds)) * 125.0
+
+
+def read_latencies(path: str | Path, network: str = "ResNet") -> Vector:
+    """Return the seconds of a training step of each phone of a list of measured latencies, (n,).
+
+    Each phone has ``<network> Latency`` in milliseconds; those that lack it or have 0 there did not finish.
+    """
+    name = f"{network} Latency"
+    found = np.array(_each(path, f"phones, each with '{name}'", lambda phone: _number(phone.get(name, 0.0), name)))
+    if not (found > 0).any():
+        raise ValueError(f"trace file {path} has no phone with '{name}' above 0")
+    return found[found > 0] / 1000
+
+
+def _each(path: str | Path, wanted: str, read: Callable[[dict[str, Any]], Found]) -> list[Found]:
+    """Return what is read of each record of a file; an error names the record."""
+    found = []
+    for name, record in _records(path, wanted).items():
+        try:
+            found.append(read(record))
+        except _NOT_A_TABLE as error:  # noqa: PERF203
+            said = f"there is no {error}" if isinstance(error, KeyError) else str(error)[:200]
+            raise ValueError(f"trace file {path}, record {name[:40]!r}: {said}") from None
+    if all(each is None for each in found):
+        raise ValueError(f"trace file {path} has nothing that can be used: it must hold {wanted}")
+    return found
+
+
+def _records(path: str | Path, wanted: str) -> dict[str, Any]:
+    """Return the records of a JSON file by name or number."""
+    try:
+        loaded = json.loads(read_plain(Path(path), _LARGEST).decode("utf-8-sig"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"trace file {path} does not exist") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"trace file {path} is not JSON: {str(error)[:200]}") from None
+    found = dict(enumerate(loaded)) if isinstance(loaded, list) else loaded
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise ValueError(f"trace file {path} must hold {wanted}")
+    return {str(name): record for name, record in found.items()}
+
+
+def _number(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}={str(value)[:40]!r} is not a number")
+    if not 0 <= value < _MOST_SECONDS:  # NaN neither
+        raise ValueError(f"{name}={value:g} must be a number from 0 to {_MOST_SECONDS:g}")
+    return float(value)
+
+
+DELIVERIES = "deliveries.csv"  # in the folder of a run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,14 @@ Sampling, link, aggregation and local solver meet in one expression, ``contribut
 are the objective that is really optimised and its sum is the length of the step.
 """
 
+from fl_lightning.theory.availability import (
+    absence_variance,
+    expected_draws,
+    limited_presence_weights,
+    numbers_there,
+    periodic_weights,
+    replaced_shares,
+)
 from fl_lightning.theory.bias import (
     LocalStep,
     chi_square,
@@ -38,6 +46,7 @@ __all__ = [
     "Bound",
     "CoDesign",
     "LocalStep",
+    "absence_variance",
     "average_factor",
     "chi_square",
     "codesign",
@@ -46,11 +55,16 @@ __all__ = [
     "distance_lower_bound",
     "drift_coefficient",
     "effective_weights",
+    "expected_draws",
     "fedacs_bound",
     "harmonic_mean_steps",
     "heterogeneity_aware_probabilities",
     "largest_drift",
     "largest_learning_rate",
+    "limited_presence_weights",
+    "numbers_there",
+    "periodic_weights",
+    "replaced_shares",
     "sgd_step",
     "step_length",
     "surrogate_bound",

@@ -12,7 +12,7 @@ from fl_lightning.asynchronous import ArrivalRates, AsynchronousSelection, Stale
 from fl_lightning.callbacks import ChannelFailures, ComputationTime
 from fl_lightning.diagnosis.dry_run import planner_of
 from fl_lightning.samplers import Consistent, HeterogeneityAware, Importance
-from fl_lightning.system import Clock, OnOff, Share
+from fl_lightning.system import Clock, Share
 from fl_lightning.types import Conditions, Updates
 from made import made_profiles
 from reference.played_rounds import distance as distance_of
@@ -190,7 +190,7 @@ def test_costs_are_those_of_the_jobs_that_ended():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"clock": Clock(availability=OnOff())}, "knows no deadline and no availability"),
+        ({"clock": Clock(deadline=100.0)}, "knows no deadline"),
         ({"clock": Clock(take_first=1)}, "take_first has no meaning"),
         ({"sampling": None}, "use it with AsynchronousSelection"),
     ],
