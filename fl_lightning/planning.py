@@ -46,15 +46,16 @@ class Planner:
                 "knowledge='instant', which follows what was learned"
             )
         self.algorithm.sampling.start(self.typical_profiles)
-        reason = self.algorithm.solver.guess
-        if reason and self._depends_on_accumulation():
+        solver = self.algorithm.solver
+        if not solver.obstacle or solver.votes:
+            return
+        if self._depends_on_accumulation():
             raise ValueError(
-                f"{reason}, so it has no accumulation A, which this algorithm depends on: use a linear optimizer, an "
-                "algorithm that does not (fedavg), or allow_nonlinear=True of "
-                f"{type(self.algorithm.solver).__name__}, which counts A = T as a guess"
+                f"{solver.obstacle}, so it has no accumulation A, which this algorithm depends on: use a linear "
+                f"optimizer, an algorithm that does not (fedavg), or votes=True of {type(solver).__name__}, which "
+                "counts each client's votes in place of A"
             )
-        if reason:
-            _LOG.warning(f"{reason}: training does not depend on A here, but step_length and chi2 count A = T, a guess")
+        _LOG.warning(f"{solver.obstacle}: training does not depend on A here, but step_length and chi2 count votes")
 
     def _depends_on_accumulation(self) -> bool:
         """Whether draws, coefficients or rates would be others with another A of each client."""

@@ -69,6 +69,19 @@ def make_parser() -> OneLineParser:
     parser.add_system()
     add("--seeds", default="0:3", help="0:5 (the end left out) or 0,1,2 (default: 0:3)")
     add("--budget", help="what each run may cost, such as synchronous_time=500 or local_steps=9000,uplink_bytes=1e8")
+    add_place(parser)
+    add("--out", help="folder of all runs (default: runs/compare_<data>, with the settings that all share)")
+    _add_tuning(parser)
+    add("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
+    add("--overwrite", action="store_true", help="start all runs anew and replace what is there")
+    parser.add_trust()
+    add("--no-report", action="store_true", help="make no report at the end")
+    return parser
+
+
+def add_place(parser: OneLineParser) -> None:
+    """Add the options that say where runs are made."""
+    add = parser.add_argument
     add("--jobs", type=int, help="runs at the same time (default: one for each core)")
     add("--threads", type=int, help="threads of each run (default: cores / jobs; 1 on a cluster)")
     add("--ray", metavar="ADDRESS", help="run on a Ray cluster: auto, or HOST:PORT of its head")
@@ -79,13 +92,6 @@ def make_parser() -> OneLineParser:
         metavar="OPTIONS",
         help="write and submit a Slurm job array; its options as one text: --slurm='--partition=long --time=2:00:00'",
     )
-    add("--out", help="folder of all runs (default: runs/compare_<data>, with the settings that all share)")
-    _add_tuning(parser)
-    add("--project", help="W&B project (default: WANDB_PROJECT, or the name of the folder)")
-    add("--overwrite", action="store_true", help="start all runs anew and replace what is there")
-    parser.add_trust()
-    add("--no-report", action="store_true", help="make no report at the end")
-    return parser
 
 
 def _add_tuning(parser: OneLineParser) -> None:
@@ -112,7 +118,7 @@ def main(arguments: list[str]) -> int:
     options, overrides = parser.parse_known_args(arguments)
     folder, planned = _plan(options, overrides)
     on_cluster = options.ray is not None or options.slurm is not None
-    num_jobs, threads = _shares(options.jobs, options.threads, len(planned), on_cluster)
+    num_jobs, threads = shares(options.jobs, options.threads, len(planned), on_cluster)
     axes = tuning.parse_grid(options.grid)
     tuning_seeds = jobs.parse_seeds(options.tuning_seeds)
     beside = folder.with_name(f"{folder.name}_tuning")
@@ -129,10 +135,10 @@ def main(arguments: list[str]) -> int:
         return 0
     place = Place(address=options.ray, num_jobs=num_jobs, threads=threads, project=project)
     with FolderLock(folder, "a comparison"):
-        tried = _execute(trials, beside, place) if trials else None
+        tried = execute(trials, beside, place) if trials else None
         if tried:
             planned = tuning.at_their_best(planned, trials, axes, folder)
-        made = _execute(planned, folder, place)
+        made = execute(planned, folder, place)
     if made.finished + made.kept:
         _conclude(folder, None if options.no_report else project)
     failed = [*(tried.failures if tried else ()), *made.failures]
@@ -161,7 +167,10 @@ def _conclude(folder: Path, project: str | None) -> None:
     Console(width=None if sys.stdout.isatty() else 100).print(outcome_table(outcome.comparison))
 
 
-def _execute(planned: list[Job], folder: Path, place: Place) -> "ComparisonProgress":
+def execute(
+    planned: list[Job], folder: Path, place: Place, until: float | None = None
+) -> "ComparisonProgress":
+    """Make the runs that are not finished, and show how far they are; none begins after ``until`` of the clock."""
     progress = ComparisonProgress(len(planned))
     with progress.bars:
         pool, where = place.pool()
@@ -171,6 +180,8 @@ def _execute(planned: list[Job], folder: Path, place: Place) -> "ComparisonProgr
         try:
             for event in pool.run(planned):
                 progress.show(event)
+                if until is not None and time.monotonic() > until:
+                    pool.enough = True
         except KeyboardInterrupt:
             progress.bars.stop()
             progress.interrupted(folder)
@@ -211,7 +222,7 @@ def _plan(options: argparse.Namespace, overrides: list[str]) -> tuple[Path, list
     return folder, [replace(job, overwrite=options.overwrite, trusted=options.trust) for job in planned]
 
 
-def _shares(num_jobs: int | None, threads: int | None, num_runs: int, on_cluster: bool = False) -> tuple[int, int]:
+def shares(num_jobs: int | None, threads: int | None, num_runs: int, on_cluster: bool = False) -> tuple[int, int]:
     """Return how many runs go at once and the threads of each; the number of runs left to do plays no part in it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for name, value in (("--jobs", num_jobs), ("--threads", threads)):

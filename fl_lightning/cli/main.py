@@ -22,6 +22,7 @@ from fl_lightning.output import forgiving_output
 COMMANDS = {
     "train": "train a federation:  fl-lightning train --config mnist_fedacs.yaml",
     "compare": "compare algorithms over seeds:  fl-lightning compare --config digits.yaml --algorithms all --seeds 0:3",
+    "suite": "a frozen list of runs and its leaderboard:  fl-lightning suite real --rounds-factor 0.1",
     "report": "make a page, figures and tables:  fl-lightning report runs/compare_digits",
     "dashboard": "make a W&B workspace of a comparison:  fl-lightning dashboard --project compare_digits",
     "data": "fetch or look at a data set:  fl-lightning data fetch mnist",

@@ -150,17 +150,13 @@ def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str]
 
     lines = []
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged file, a solver of no known A
-        solver = loop.algorithm.solver
-        unknown = [
-            *unknown_parts(loop.algorithm),
-            *([] if solver.linear and solver.clip is None else [type(solver).__name__]),
-        ]
-        table = read_clients(run_dir)
-        lines.append(
-            unknown_line(unknown)
-            if unknown
-            else objective_line(table["weight"], fedavg_objective(loop, table), table["effective_weight"])
-        )
+        solver, table = loop.algorithm.solver, read_clients(run_dir)
+        unknown = [*unknown_parts(loop.algorithm), *([] if solver.clip is None else [type(solver).__name__])]
+        if unknown:
+            lines.append(unknown_line(unknown))
+        else:
+            columns = table["weight"], fedavg_objective(loop, table), table["effective_weight"]
+            lines.append(objective_line(*columns, votes=bool(solver.obstacle)))
     with suppress(OSError, ValueError, TypeError):  # that was said before
         lines.append(_reached(run_dir))
     return [*lines, f"next: {next_command(config_names, system)}"]

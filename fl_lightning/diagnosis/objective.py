@@ -85,6 +85,7 @@ class Diagnosis:
     step_variance: float = float("nan")  # of a step over its squared length: V over the draws, and absence
     absence: float = 0.0  # what of it absence adds, which draws do not average out
     bounded: tuple[str, ...] = ()  # parts with which Omega is a limit, or lacks what a run measures
+    votes: str = ""  # why the effective weights are shares of the votes: the solver has no A
 
     def rounds(self, share: float = 1.0) -> float:
         """Return how many rounds make the progress of one round without variance: 1 + share V / K.
@@ -216,7 +217,7 @@ def neglected(weights: npt.ArrayLike, effective: npt.ArrayLike) -> npt.NDArray[n
     return np.flatnonzero(omega < w * 2 / 3)
 
 
-def distortion(kind: str, weights: npt.ArrayLike, effective: npt.ArrayLike) -> str:
+def distortion(kind: str, weights: npt.ArrayLike, effective: npt.ArrayLike, whole: str = "objective") -> str:
     """Return in words whom an objective neglects; empty where it neglects nobody.
 
     >>> distortion("clients", [0.25, 0.25, 0.5], [0.02, 0.08, 0.9])
@@ -230,7 +231,7 @@ def distortion(kind: str, weights: npt.ArrayLike, effective: npt.ArrayLike) -> s
     subject = f"{kind} {named} carry" if len(named) <= 40 else f"{len(few)} of {len(w)} {kind} carry"
     if len(few) == 1:
         subject = f"{kind.removesuffix('s').removesuffix('e')} {named} carries"
-    return f"{subject} {w[few].sum():.0%} of the weight but {omega[few].sum():.0%} of the objective".replace("%", " %")
+    return f"{subject} {w[few].sum():.0%} of the weight but {omega[few].sum():.0%} of the {whole}".replace("%", " %")
 
 
 def class_shares(effective: npt.ArrayLike, label_counts: npt.ArrayLike) -> Vector:

@@ -97,7 +97,9 @@ def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tup
     """Return what is known of each algorithm on the clients of a planner, and whose objective depends on the data."""
     found: list[Diagnosis] = []
     unknown: list[str] = []
-    for name, algorithm in algorithms:
+    for name, given in algorithms:
+        votes = given.solver.obstacle
+        algorithm = replace(given, solver=given.solver.voting()) if votes else given
         planner = planner_of(algorithm, like.system, like.weights, like.learning_rate)
         with only_planning():
             rounds = typical_rounds(planner)
@@ -105,7 +107,7 @@ def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tup
                 unknown.append(name)
                 continue
             diagnosis = diagnose(name, like.weights, rounds, needs_of(planner))
-        found.append(replace(diagnosis, bounded=bounded_parts(algorithm, like.system)))
+        found.append(replace(diagnosis, bounded=bounded_parts(algorithm, like.system), votes=votes))
     return found, unknown
 
 

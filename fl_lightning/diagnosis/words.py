@@ -26,6 +26,10 @@ _COLUMNS = (
     *("L1", "chi²", "chi² per round", "favours", "forgets", "step", "steps per round", "s per round", "kB up / down"),
     *("V", "cost"),
 )
+VOTES = (
+    "These are votes, the share of each client in a step, and not an objective, which nobody knows: {}. Votes hold as far as "
+    "clients' gradients are equally clear (docs/votes.md). To train by them: --loop.solver.votes true."
+)
 _COMPARED = 3  # algorithms that the recommended one is compared with
 _NARROW = ("L1", "favours", "forgets", "cost")
 
@@ -48,7 +52,9 @@ def table_of(
     """Return the table; where the terminal is narrow, without the columns that explain others."""
     wide = width >= WIDE - 20
     explained = {
-        "L1": "distance of its objective from yours, 0 to 2" + ", ~: approximate" * any(each.bounded for each in found),
+        "L1": ("distance of its votes from your weights" if choice.best.votes else "distance of its objective from yours")
+        + ", 0 to 2"
+        + ", ~: approximate" * any(each.bounded for each in found),
         "step": "relative to FedAvg, before calibration",
         "V": "variance of a draw",
         "cost": f"local steps for equal progress, relative to {choice.name}; -: changed by memory",
@@ -126,10 +132,12 @@ def verdict(found: Sequence[Diagnosis], choice: Recommendation, label_counts: np
     lines = []
     for each in found:
         if each.name == "fedavg" and each.consistent:
-            lines.append("FedAvg optimises the objective you asked for: your clients are alike enough.")
+            does = "gives the votes" if each.votes else "optimises the objective"
+            lines.append(f"FedAvg {does} you asked for: your clients are alike enough.")
         elif each.name == "fedavg":
             said = "; ".join(_distortions(each, label_counts))
-            lines.append(f"FedAvg would optimise something else{': ' + said if said else ''}.")
+            does = "give other votes" if each.votes else "optimise something else"
+            lines.append(f"FedAvg would {does}{': ' + said if said else ''}.")
     return lines + _recommendation(choice)
 
 
@@ -142,6 +150,8 @@ def further(found: Sequence[Diagnosis], choice: Recommendation) -> list[str]:
             f"If nobody knows q and work beforehand: [bold]{choice.unknowing.name}[/] ({choice.unknowing.needs}), or "
             "FedACS with --loop.sampling.sampler.knowledge estimated, which learns them.",
         )
+    if choice.best.votes:
+        lines.insert(0, VOTES.format(choice.best.votes))
     return [*lines, averaged(choice)]
 
 
@@ -168,7 +178,7 @@ def document(found: Sequence[Diagnosis], unknown: Sequence[str], choice: Recomme
             "cost": choice.cost(each),
             "must_know": str(each.needs),
             "approximate": bool(each.bounded),
-            "effective_weights": each.effective_weights.tolist(),
+            "votes" if each.votes else "effective_weights": each.effective_weights.tolist(),
         }
         for each in found
     ]
@@ -184,10 +194,11 @@ def document(found: Sequence[Diagnosis], unknown: Sequence[str], choice: Recomme
 
 def _distortions(each: Diagnosis, label_counts: npt.ArrayLike | None) -> list[str]:
     """Return which clients, and which classes if their counts are known, carry too little and too much."""
-    sentences = [distortion("clients", each.weights, each.effective_weights)]
+    whole = "votes" if each.votes else "objective"
+    sentences = [distortion("clients", each.weights, each.effective_weights, whole)]
     if label_counts is not None:
         shares = [class_shares(values, label_counts) for values in (each.weights, each.effective_weights)]
-        sentences.append(distortion("classes", *shares))
+        sentences.append(distortion("classes", *shares, whole))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -195,14 +206,16 @@ def _recommendation(choice: Recommendation) -> list[str]:
     best = choice.best
     if not best.consistent:
         return [
-            f"None of these algorithms optimises your objective. Nearest: [bold]{best.name}[/], at distance "
+            f"None of these algorithms {'gives the votes you asked for' if best.votes else 'optimises your objective'}. "
+            f"Nearest: [bold]{best.name}[/], at distance "
             f"{best.distance:.3f}; {best.name} must know: {best.needs}."
         ]
     others = [f"{each.name} x{choice.cost(each):.2f}" for each in choice.consistent if each is not best][:_COMPARED]
     compared = f": {', '.join(others)}" if others else ""
-    promise = "It optimises the objective you asked for"
+    does = "gives the votes" if best.votes else "optimises the objective"
+    promise = f"It {does} you asked for"
     if best.bounded:
-        promise = f"It nearly optimises the objective you asked for (how nearly {', '.join(best.bounded)} leaves open)"
+        promise = f"It nearly {does} you asked for (how nearly {', '.join(best.bounded)} leaves open)"
     return [
         f"Recommended: [bold green]{best.name}[/]. {promise}, and the other consistent "
         f"algorithms here need no fewer local steps for equal progress{compared}.",
@@ -256,8 +269,8 @@ def unknown_line(parts: Sequence[str]) -> str:
     return f"objective: not known, because what {' and '.join(parts)} does to it depends on the data"
 
 
-def objective_line(weights: Vector, fedavg: Vector, own: Vector) -> str:
-    """Return in one line what was asked for (w), what FedAvg would have optimised and what a run did (Omega).
+def objective_line(weights: Vector, fedavg: Vector, own: Vector, votes: bool = False) -> str:
+    """Return in one line what was asked for (w), what FedAvg would have optimised and what a run did (Omega, or votes).
 
     >>> w = np.array([0.25, 0.25, 0.5])
     >>> objective_line(w, np.array([0.02, 0.08, 0.9]), w)
@@ -265,13 +278,14 @@ def objective_line(weights: Vector, fedavg: Vector, own: Vector) -> str:
     """
     few = neglected(weights, fedavg)
     alike, faithful = (float(np.abs(own - other).sum()) < CONSISTENT for other in (fedavg, weights))
+    word, did = ("votes", "given") if votes else ("objective", "optimised")
     if not len(few):
         what = "what you asked for" if faithful else "something else than you asked for"
-        return f"objective: FedAvg would have optimised what you asked for; this run optimised {what}"
+        return f"{word}: FedAvg would have {did} what you asked for; this run {'gave' if votes else did} {what}"
     named = number_ranges(few)
     subject = f"client{'s' * (len(few) > 1)} {named}" if len(named) <= 30 else f"{len(few)} of {len(weights)} clients"
     shares = [f"{float(values[few].sum()):.0%}".replace("%", " %") for values in (weights, fedavg, own)]
     others = f"FedAvg would have given them {shares[1]}, this run gave them {shares[2]}"
     if alike:
         others = f"this run, like FedAvg, gave them {shares[2]}"
-    return f"objective: {subject} should carry {shares[0]}; {others}"
+    return f"{word}: {subject} should carry {shares[0]}; {others}"

@@ -25,6 +25,7 @@ class Job:
     overrides: list[str] = field(default_factory=list)
     overwrite: bool = False  # whether what is in the folder is replaced
     trusted: list[str] = field(default_factory=list)  # packages whose classes the configs may name
+    group: str = ""  # of runs that are compared, where there are several: before its name on the screen
     system: str | None = None  # that clients meet; None: as the configs say
 
     @property
@@ -35,7 +36,7 @@ class Job:
     @property
     def name(self) -> str:
         """How the run is called on the screen."""
-        return f"{self.algorithm} seed {self.seed}"
+        return f"{self.group}{self.algorithm} seed {self.seed}"
 
     @property
     def num_rounds(self) -> int | None:

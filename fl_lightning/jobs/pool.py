@@ -105,6 +105,7 @@ class Pool:
     def __init__(self, num_workers: int, num_threads: int, environment: dict[str, str]) -> None:
         self.num_workers = num_workers
         self._environment = {**worker_environment(num_threads), **environment}
+        self.enough = False  # whether no further run is to begin
         self._workers: set[Worker] = set()
         self._stopping = False
 
@@ -128,7 +129,7 @@ class Pool:
 
     def _serve(self, waiting: Iterator[Job], events: "queue.SimpleQueue[Event | None]") -> None:
         try:
-            self._work(takewhile(lambda job: not self._stopping, waiting), events.put)
+            self._work(takewhile(lambda job: not (self._stopping or self.enough), waiting), events.put)
         finally:
             events.put(None)
 

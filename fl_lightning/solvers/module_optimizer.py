@@ -100,16 +100,15 @@ class ModuleOptimizer(Solver):
     base rate of the round for all clients alike.
 
     A comes from a probe of the optimizer and its scheduler under a unit gradient. It exists where the displacement is
-    linear in the gradients and the same for all parameter groups.
+    linear in the gradients and the same for all parameter groups; elsewhere the probe of the first group gives votes.
 
     Args:
-        allow_nonlinear: Take an optimizer without an accumulation (Adam) also where the algorithm depends on A, and
-            count A = T, which is then only a guess.
+        votes: Where the optimizer has no A (Adam), let algorithms that depend on A take the votes of the clients in its
+            place: their shares in the step, not in the objective.
     """
 
-    def __init__(self, allow_nonlinear: bool = False) -> None:
-        self.allow_nonlinear = allow_nonlinear
-        self.linear = False
+    def __init__(self, votes: bool = False) -> None:
+        self.votes = votes
         self._module: LightningModule | None = None
         self._rates = _Rates()
         self._factors: list[float] = []
@@ -127,13 +126,12 @@ class ModuleOptimizer(Solver):
             raise ValueError(f"{name} of {type(module).__name__} has the learning rate {own.base_rate}: it must be > 0")
         self._rates.base, self._rates.first = own.base_rate, _epoch_rate(own, 1)
         obstacle = self._obstacle()
-        self.linear = obstacle is None
-        self.guess = "" if obstacle is None or self.allow_nonlinear else f"{name} of {type(module).__name__} {obstacle}"
+        self.obstacle = "" if obstacle is None else f"{name} of {type(module).__name__} {obstacle}"
         return self._rates.base
 
     @override
     def of(self, module: LightningModule) -> "ModuleOptimizer":
-        other = ModuleOptimizer(self.allow_nonlinear)
+        other = ModuleOptimizer(self.votes)
         other._module, other._rates = module, self._rates
         other.clip = self.clip
         return other
@@ -178,8 +176,6 @@ class ModuleOptimizer(Solver):
     @override
     def accumulation(self, num_steps: IntVector, lr: float) -> Vector:
         self._bound()
-        if not self.linear:
-            return num_steps.astype(np.float64)
         longest = int(num_steps.max(initial=1))
         if len(self._table(longest, lr)) <= longest:
             raise ValueError(

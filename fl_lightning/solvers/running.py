@@ -34,7 +34,7 @@ def as_solver(given: Solver | str | None) -> Solver:
 
 def warn_of_difference(module: LightningModule, solver: Solver, lr: float | None) -> None:
     """Say which solver runs where the module's own optimizer suggests another; that of our modules is for a Trainer."""
-    if solver.clip is not None and solver.linear:
+    if solver.clip is not None and not solver.obstacle:
         _LOG.warning("gradients are clipped: A, by which unequal work is corrected, is exact where nothing is clipped")
     if not has_optimizer(module) or type(module).configure_optimizers.__module__.startswith("fl_lightning."):
         return

@@ -46,8 +46,8 @@ class Solver:
     """Makes the steps of one client and knows their accumulation A."""
 
     depends_on_learning_rate = False  # whether A changes with the learning rate
-    linear = True  # whether the steps are linear in the gradients; where they are not, A is a guess
-    guess = ""  # why it is, where nobody has agreed to that: refused where the algorithm depends on A
+    obstacle = ""  # why there is no A but only votes; empty where the steps are linear in the gradients
+    votes = False  # whether an algorithm that depends on A may take the votes in its place
     stackable = False  # whether one object can step many clients at once, as rows
     clip: tuple[float, Clipping] | None = None  # of the gradient before each step
     _probed: tuple[float | None, Vector] | None = None
@@ -98,14 +98,22 @@ class Solver:
         raise NotImplementedError
 
     def accumulation(self, num_steps: IntVector, lr: float) -> Vector:
-        """Return A for each number of steps."""
+        """Return A for each number of steps; the votes where there is no A."""
         return self._table(int(num_steps.max(initial=1)), lr)[num_steps]
+
+    def voting(self) -> Self:
+        """Return this solver with votes in place of A, where it has none."""
+        made = copy.copy(self)
+        made.votes = True
+        return made
 
     def _table(self, max_steps: int, lr: float) -> Vector:
         """Return A for T = 0 ... ``max_steps`` by a probe, kept until a longer one or another rate is asked for.
 
         Superposition: under a constant gradient of 1 from x = 0, a linear solver stands at -lr * A after T steps. The
-        probe runs the very code that trains, so A cannot disagree with it.
+        probe runs the very code that trains, so A cannot disagree with it. Of any other solver this is the vote of a
+        client, how far it moves a coordinate whose gradient keeps its sign: T for Adam, T up to its start-up for
+        RMSprop.
         """
         key = lr if self.depends_on_learning_rate else None
         if self._probed is None or self._probed[0] != key or len(self._probed[1]) <= max_steps:
@@ -267,8 +275,8 @@ class TorchOptimizer(Solver):
         optimizer: Makes the optimizer from the parameters; its learning rate is set by the loop.
         proximal: mu of FedProx, added to the gradient.
         clip_norm: Clip the gradient to this norm before each step; not linear.
-        allow_nonlinear: Take a nonlinear optimizer (Adam, clipping) also where the algorithm depends on A, and count
-            A = T, which is then only a guess.
+        votes: Where the optimizer has no A (Adam, clipping), let algorithms that depend on A take the votes of the
+            clients in its place: their shares in the step, not in the objective.
 
     >>> solver = TorchOptimizer(lambda parameters: torch.optim.SGD(parameters, lr=1.0, momentum=0.9))
     >>> solver.accumulation(np.array([7]), lr=0.1).round(6).tolist()
@@ -280,19 +288,18 @@ class TorchOptimizer(Solver):
         optimizer: Callable[[Iterable[torch.nn.Parameter]], Optimizer],
         proximal: float = 0.0,
         clip_norm: float | None = None,
-        allow_nonlinear: bool = False,
+        votes: bool = False,
     ) -> None:
         self.optimizer = optimizer
         self.proximal, self.clip_norm = proximal, clip_norm
+        self.votes = votes
         self._without_decay = False
-        self.linear = clip_norm is None and np.allclose(
-            -3 * self._probe(8, 0.1), self._probe(8, 0.1, gradient=-3.0), rtol=1e-9, atol=1e-12
-        )
-        if not self.linear and not allow_nonlinear:
+        once, thrice = self._probe(8, 0.1), self._probe(8, 0.1, gradient=-3.0)
+        if clip_norm is not None or not np.allclose(-3 * once, thrice, rtol=1e-9, atol=1e-12):
             scalar = torch.nn.Parameter(torch.zeros(1))
             reason = "gradient clipping" if clip_norm is not None else type(optimizer([scalar])).__name__
-            self.guess = f"{reason} is not linear in the gradients"
-        self.depends_on_learning_rate = self.linear and not np.allclose(
+            self.obstacle = f"{reason} is not linear in the gradients"
+        self.depends_on_learning_rate = not self.obstacle and not np.allclose(
             self._probe(8, 0.1), self._probe(8, 0.2), rtol=1e-12, atol=0
         )
 
@@ -309,11 +316,6 @@ class TorchOptimizer(Solver):
         self, weights: torch.Tensor, gradient: torch.Tensor, parameters: Sequence[torch.nn.Parameter], lr: float
     ) -> LocalSteps:
         return _OptimizerSteps(self, self._make(parameters, lr), weights, gradient)
-
-    @override
-    def accumulation(self, num_steps: IntVector, lr: float) -> Vector:
-        """Return A for each number of steps; T where the optimizer is nonlinear and that was allowed."""
-        return super().accumulation(num_steps, lr) if self.linear else num_steps.astype(np.float64)
 
     @override
     def _probe(self, num_steps: int, lr: float, gradient: float = 1.0) -> Vector:

@@ -155,10 +155,10 @@ ALONE: dict[str, Line] = {
     "dropout": lambda: {"module": _module(nn.Linear(5, 8), nn.Dropout(0.3), nn.Linear(8, 3))},
     "the module's optimizer": lambda: {
         "module": _module(nn.Linear(5, 3), kind=WithScheduler),
-        "solver": ModuleOptimizer(allow_nonlinear=True),
+        "solver": ModuleOptimizer(votes=True),
         "lr": None,
     },
-    "Adam": lambda: {"solver": TorchOptimizer(torch.optim.Adam, allow_nonlinear=True), "lr": 0.01},
+    "Adam": lambda: {"solver": TorchOptimizer(torch.optim.Adam, votes=True), "lr": 0.01},
     "data sets": _data_sets,
     "mixed precision": lambda: {"precision": "bf16-mixed"},
 }

@@ -89,8 +89,8 @@ def test_one_cluster_at_a_time(capsys):
 
 
 def test_a_cluster_has_a_queue_of_its_own():
-    assert compare._shares(None, None, 12, on_cluster=True) == (12, 1)
-    assert compare._shares(5, 3, 12, on_cluster=True) == (5, 3)
+    assert compare.shares(None, None, 12, on_cluster=True) == (12, 1)
+    assert compare.shares(5, 3, 12, on_cluster=True) == (5, 3)
 
 
 def test_a_node_that_does_not_see_the_folder_says_so(tmp_path):

@@ -121,7 +121,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_one_client_ends_where_a_trainer_ends(name):
     configure, nonlinear = OPTIMIZERS[name]
-    state = loop(solver=ModuleOptimizer(allow_nonlinear=nonlinear)).run(Module(configure), data())
+    state = loop(solver=ModuleOptimizer(votes=nonlinear)).run(Module(configure), data())
     torch.testing.assert_close(state.weights, fitted(Module(configure)).detach(), rtol=1e-5, atol=1e-6)
 
 
@@ -202,7 +202,7 @@ class Clips(Module):
 )
 def test_gradients_are_clipped_as_a_trainer_clips_them(kind, optimizer, clipping):
     configure = OPTIMIZERS[optimizer][0]
-    state = loop(solver=ModuleOptimizer(allow_nonlinear=True), **clipping).run(kind(configure), data())
+    state = loop(solver=ModuleOptimizer(votes=True), **clipping).run(kind(configure), data())
     torch.testing.assert_close(state.weights, fitted(kind(configure), **clipping).detach(), rtol=1e-5, atol=1e-6)
     plain = fitted(Module(configure)).detach()
     clips = bool(clipping) or kind is Clips
@@ -244,7 +244,7 @@ REASONS = {"adam": "Adam of Module is not linear", "two groups": "SGD of Module 
 @pytest.mark.parametrize("name", REASONS)
 @pytest.mark.parametrize("what", DEPENDS)
 def test_an_optimizer_without_accumulation_is_refused_where_something_depends_on_it(name, what):
-    with pytest.raises(ValueError, match=f"{REASONS[name]}.*which this algorithm depends on.*allow_nonlinear=True"):
+    with pytest.raises(ValueError, match=f"{REASONS[name]}.*which this algorithm depends on.*votes=True"):
         loop(**DEPENDS[what]).run(Module(OPTIMIZERS[name][0]), uneven())
 
 

@@ -77,12 +77,27 @@ def test_any_linear_torch_optimizer_has_an_accumulation():
     assert not solver.depends_on_learning_rate
 
 
-def test_nonlinear_optimizers_are_a_guess_or_explicitly_allowed():
-    assert TorchOptimizer(torch.optim.Adam).guess == "Adam is not linear in the gradients"
-    assert TorchOptimizer(torch.optim.SGD, clip_norm=1.0).guess == "gradient clipping is not linear in the gradients"
-    allowed = TorchOptimizer(torch.optim.Adam, allow_nonlinear=True)
-    assert not allowed.guess
-    np.testing.assert_array_equal(allowed.accumulation(T, 0.1), T)
+def test_optimizers_without_accumulation_have_votes_on_request():
+    assert TorchOptimizer(torch.optim.Adam).obstacle == "Adam is not linear in the gradients"
+    clipped = TorchOptimizer(torch.optim.SGD, clip_norm=1.0)
+    assert clipped.obstacle == "gradient clipping is not linear in the gradients"
+    assert not clipped.votes
+    assert clipped.voting().votes
+    assert TorchOptimizer(torch.optim.AdamW, votes=True).votes
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RMSprop])
+def test_votes_are_how_far_a_constant_gradient_moves_a_coordinate(kind):
+    weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    settings = {"weight_decay": 0.0} if kind is torch.optim.AdamW else {}
+    optimizer, path = kind([weight], lr=0.1, **settings), [0.0]
+    for _ in range(int(T.max())):
+        weight.grad = torch.full_like(weight, 5.0)
+        optimizer.step()
+        path.append(-weight.item() / 0.1)
+    np.testing.assert_allclose(TorchOptimizer(kind).accumulation(T, 0.1), np.array(path)[T], rtol=1e-6)
+    if kind in (torch.optim.Adam, torch.optim.AdamW):
+        np.testing.assert_allclose(np.array(path)[T], T, rtol=1e-6)  # no start-up
 
 
 def test_bad_values_are_named():

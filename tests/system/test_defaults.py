@@ -51,7 +51,7 @@ def test_equal_work_is_one_pass_over_an_average_client_or_what_is_said():
 def test_optimizers_have_the_names_of_torch():
     named, _ = run(solver="SGD")
     assert torch.equal(named.weights, run()[0].weights)
-    assert as_solver("Adam").guess == "Adam is not linear in the gradients"
+    assert as_solver("Adam").obstacle == "Adam is not linear in the gradients"
     with pytest.raises(ValueError, match="solver='Sgd' is unknown"):
         as_solver("Sgd")
     with pytest.raises(ValueError, match="solver='Optimizer' is unknown"):

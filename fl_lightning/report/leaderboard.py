@@ -1,0 +1,243 @@
+"""The leaderboard of a suite: one row for each run, and a table for each data set and system."""
+
+import csv
+import html
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from fl_lightning.report import statistics
+from fl_lightning.report.comparison import is_maximised
+from fl_lightning.report.tables import Table, count, number, plus_minus
+from fl_lightning.runs.reading import Problem, Run, load_all
+from fl_lightning.theory.checks import Vector
+
+_UNIT = 10_000  # of the metric along a run
+_NOTE = (
+    "Bold: the best, and who is not behind it by more than one standard error of the paired difference. Metric: mean over the last fifth of the "
+    "rounds, ± standard deviation over seeds; differences are paired by seed with Student's 95 % interval. Worst tenth: of the clients, on "
+    "their own held-out data, after the last round. At equal time: where all runs of this table have spent the same seconds on the clock."
+)
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>body{{font:15px/1.5 system-ui;margin:2rem auto;max-width:70rem;padding:0 1rem}}table{{border-collapse:collapse}}
+td,th{{padding:.2rem .7rem;border-bottom:1px solid #ddd;text-align:right}}td:first-child,th:first-child{{text-align:left}}
+</style><h1>{title}</h1>{body}</html>
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What a leaderboard needs of one run."""
+
+    data: str
+    system: str
+    algorithm: str
+    seed: int
+    rounds: int
+    metric: str
+    mode: str  # max | min
+    value: float  # of the metric, mean over the last fifth of the rounds
+    worst: float  # of the clients' own metric, worst tenth of them; NaN where it was not measured
+    local_steps: float
+    seconds: float  # on the clock
+    uplink_bytes: float
+    curve: str  # of the metric, in units of 0.0001
+    clock: str  # seconds at these evaluations
+
+    @property
+    def cell(self) -> tuple[str, str]:
+        """Data set and system."""
+        return self.data, self.system
+
+
+def row_of(run: Run, system: str) -> Row:
+    """Return the row of a finished run."""
+    metric, table = run.summary.monitor or "test_accuracy", run.metrics
+    short = metric.removeprefix("test_")
+    values = table[metric]
+    seen = ~np.isnan(values)
+    clock = table.get("synchronous_time", np.full(len(values), np.nan))
+    worst = table.get(f"client_{short}_worst", np.full(1, np.nan))
+    return Row(
+        data=run.data,
+        system=system,
+        algorithm=run.algorithm,
+        seed=run.seed,
+        rounds=len(values),
+        metric=metric,
+        mode="max" if is_maximised(metric, [run]) else "min",
+        value=round(statistics.late_mean(table["round"], values), 5),
+        worst=round(float(worst[-1]), 5),
+        local_steps=float(table["local_steps"][-1]),
+        seconds=round(float(clock[-1]), 1),
+        uplink_bytes=float(table["uplink_bytes"][-1]) if "uplink_bytes" in table else math.nan,
+        curve=_numbers(values[seen] * _UNIT),
+        clock=_numbers(clock[seen]),
+    )
+
+
+def collect(folder: Path) -> tuple[list[Row], list[Problem]]:
+    """Return the rows of the finished runs below a suite's folder, DATA_SYSTEM/ALGORITHM/seed_N, and what is left out."""
+    rows: list[Row] = []
+    problems: list[Problem] = []
+    for cell in sorted(path for path in folder.iterdir() if path.is_dir() and any(path.glob("*/seed_*"))):
+        runs, left_out = load_all([cell])
+        rows += [row_of(run, cell.name.rpartition("_")[2]) for run in runs]
+        problems += left_out
+    return rows, problems
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Store rows as CSV."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [each.name for each in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return stored rows.
+
+    Raises:
+        ValueError: If the file is no such table.
+    """
+    kinds: dict[str, type] = {each.name: each.type for each in fields(Row)}  # type: ignore[misc]
+    try:
+        with path.open(newline="") as file:
+            return [Row(**{name: kinds[name](text) for name, text in row.items()}) for row in csv.DictReader(file)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no table of a leaderboard ({error}): use one that `suite` has written") from None
+
+
+def merged(stored: Iterable[Row], fresh: Iterable[Row]) -> list[Row]:
+    """Return stored and fresh rows together; of two of the same run the fresh one stays."""
+    found = {(*row.cell, row.algorithm, row.seed): row for row in [*stored, *fresh]}
+    return [found[key] for key in sorted(found)]
+
+
+def cell_table(rows: Sequence[Row], reference: str) -> Table:
+    """Return the table of one data set and system, best first."""
+    by_name = _by_algorithm(rows)
+    sign = 1 if rows[0].mode == "max" else -1
+    values = {name: {row.seed: row.value for row in each} for name, each in by_name.items()}
+    means = {name: statistics.spread(each.values()).mean for name, each in values.items()}
+    order = sorted(values, key=lambda name: (-sign * means[name], name))
+    best = leaders(values, sign)
+    time = min(row.seconds for row in rows)
+    lines, records = [], []
+    for name in order:
+        runs = by_name[name]
+        pair = statistics.paired(values[name], values.get(reference, {}))
+        timely = statistics.spread(_at(row, time) for row in runs).mean
+        costs = [float(np.mean([vars(row)[key] for row in runs])) for key in ("seconds", "uplink_bytes", "local_steps")]
+        worst = statistics.spread(row.worst for row in runs).mean
+        shown = plus_minus(statistics.spread(values[name].values()))
+        interval = "" if math.isnan(pair.low) else f" [{number(pair.low, sign=True)}, {number(pair.high, sign=True)}]"
+        against = "" if name == reference else number(pair.mean, sign=True) + interval
+        mark = f"**{shown}**" if name in best else shown
+        lines.append((f"`{name}`", mark, against, number(timely), number(worst), *_costs(costs)))
+        records.append({"algorithm": name, "mean": means[name], "difference": pair.mean, "low": pair.low, "high": pair.high})
+    metric = rows[0].metric.removeprefix("test_").replace("_", " ")
+    header = (f"{metric}{' (lower is better)' * (sign < 0)}", f"− {reference}", f"at {count(time)} s")
+    seeds, rounds = len({row.seed for row in rows}), sorted({row.rounds for row in rows})
+    return Table(
+        name="_".join(rows[0].cell),
+        title=f"{rows[0].data} on {rows[0].system}: {seeds} seeds, {', '.join(map(str, rounds))} rounds",
+        header=("algorithm", *header, "worst tenth", "seconds", "MB up", "local steps"),
+        rows=tuple(lines),
+        records=tuple(records),
+    )
+
+
+def _costs(costs: Sequence[float]) -> list[str]:
+    seconds, uplink, steps = costs
+    return [count(seconds), number(uplink / 1e6, 1), count(steps)]
+
+
+def summary_table(rows: Sequence[Row], reference: str) -> Table:
+    """Return one line for each algorithm over all data sets and systems: its mean rank, and where it is among the best."""
+    ranks: dict[str, list[int]] = {}
+    leads: dict[str, int] = {}
+    cells = _by_cell(rows)
+    for each in cells.values():
+        sign = 1 if each[0].mode == "max" else -1
+        values = {name: {row.seed: row.value for row in runs} for name, runs in _by_algorithm(each).items()}
+        order = sorted(values, key=lambda name: -sign * statistics.spread(values[name].values()).mean)  # noqa: B023
+        best = leaders(values, sign)
+        for place, name in enumerate(order, 1):
+            ranks.setdefault(name, []).append(place)
+            leads[name] = leads.get(name, 0) + (name in best)
+    order = sorted(ranks, key=lambda name: (float(np.mean(ranks[name])), name))
+    lines = [(f"`{name}`", f"{np.mean(ranks[name]):.1f}", f"{leads[name]} of {len(ranks[name])}") for name in order]
+    return Table(
+        name="summary",
+        title=f"All {len(cells)} pairs of data set and system",
+        header=("algorithm", "mean rank", "among the best"),
+        rows=tuple(lines),
+        records=tuple({"algorithm": name, "rank": float(np.mean(ranks[name]))} for name in order),
+        note=_NOTE,
+    )
+
+
+def leaders(values: Mapping[str, Mapping[int, float]], sign: int) -> set[str]:
+    """Return the best, and who is not behind it by more than one standard error of the paired difference.
+
+    >>> sorted(leaders({"a": {0: 0.9, 1: 0.8}, "b": {0: 0.8, 1: 0.85}, "c": {0: 0.1, 1: 0.1}}, 1))
+    ['a', 'b']
+    """
+    first = max(values, key=lambda name: sign * statistics.spread(values[name].values()).mean)
+    found = {first}
+    for name, own in values.items():
+        behind = -sign * statistics.paired(own, values[first]).differences
+        if len(behind) > 1 and behind.mean() <= behind.std(ddof=1) / math.sqrt(len(behind)):
+            found.add(name)
+    return found
+
+
+def tables(rows: Sequence[Row], reference: str) -> list[Table]:
+    """Return the summary and the table of each data set and system."""
+    return [summary_table(rows, reference), *(cell_table(each, reference) for each in _by_cell(rows).values())]
+
+
+def to_markdown(made: Sequence[Table]) -> str:
+    """Return all tables as Markdown."""
+    return "\n".join(table.to_markdown().rstrip() + "\n" for table in made)
+
+
+def to_html(title: str, made: Sequence[Table], pages: Mapping[str, str]) -> str:
+    """Return a page of all tables; each links to the report of its runs where there is one."""
+    parts = []
+    for table in made:
+        link = f' <a href="{html.escape(pages[table.name])}">curves</a>' if table.name in pages else ""
+        head, *body = (_line(row, "th" if row is table.header else "td") for row in (table.header, *table.rows))
+        parts.append(f"<h2>{html.escape(table.title)}{link}</h2><table>{head}{''.join(body)}</table>")
+        parts.append(f"<p>{html.escape(table.note)}</p>")
+    return _PAGE.format(title=html.escape(title), body="".join(parts))
+
+
+def _line(row: Sequence[str], kind: str) -> str:
+    cells = (f"<b>{cell[2:-2]}</b>" if cell.startswith("**") else html.escape(cell.strip("`")) for cell in row)
+    return f"<tr>{''.join(f'<{kind}>{cell}</{kind}>' for cell in cells)}</tr>"
+
+
+def _by_cell(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.cell, []).append(row)
+    return found
+
+
+def _by_algorithm(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return {name: [row for row in rows if row.algorithm == name] for name in dict.fromkeys(row.algorithm for row in rows)}
+
+
+def _at(row: Row, seconds: float) -> float:
+    values, clock = (np.array([float(word) for word in text.split()]) for text in (row.curve, row.clock))
+    return statistics.at_cost(clock, values / _UNIT, min(seconds, float(clock[-1])))
+
+
+def _numbers(values: Vector) -> str:
+    return " ".join(f"{value:.0f}" for value in values)
