@@ -182,6 +182,7 @@ ALGORITHMS = [
     Algorithm("MIFA", IMPORTANCE, aggregators.MemorizedMean, links_corrected),
     Algorithm("FedStale", IMPORTANCE, aggregators.StaleMixture, links_corrected),
     Algorithm("FedAU", IMPORTANCE, aggregators.ParticipationIntervals, links_corrected),
+    Algorithm("Debiasing FedAvg", IMPORTANCE, aggregators.EstimatedParticipation, links_corrected, num_rounds=640),
     Algorithm(
         "FedAWE, equal weights", IMPORTANCE, lambda: AWE(weighted=False), equal_weights, copies=16, num_rounds=1000
     ),

@@ -3,6 +3,7 @@
 from fl_lightning.aggregators.aggregator import Aggregator
 from fl_lightning.aggregators.cafedavg import CommunicationAware, CommunicationAwareNormalizedMean
 from fl_lightning.aggregators.client_rows import RowStorage
+from fl_lightning.aggregators.debiased import EstimatedParticipation
 from fl_lightning.aggregators.fedau import ParticipationIntervals
 from fl_lightning.aggregators.fedavg import AnonymousMean
 from fl_lightning.aggregators.fednova import IncompleteWork, NormalizedMean
@@ -31,6 +32,7 @@ __all__ = [
     "ControlVariates",
     "CoordinateMedian",
     "EchoedInnovations",
+    "EstimatedParticipation",
     "GeometricMedian",
     "IncompleteWork",
     "Krum",

@@ -16,6 +16,7 @@ from fl_lightning.aggregators import (
     CommunicationAwareNormalizedMean,
     ControlVariates,
     EchoedInnovations,
+    EstimatedParticipation,
     IncompleteWork,
     LastKnownUpdates,
     MemorizedMean,
@@ -54,6 +55,7 @@ MEMORYLESS: dict[str, tuple[Make, Callable]] = {
 PATIENT: dict[str, tuple[Make, Callable]] = {
     "FedAU": (ParticipationIntervals, reference.fedau(50, 1.0)),
     "FedAU cutoff": (lambda: ParticipationIntervals(cutoff=3, server_lr=0.5), reference.fedau(3, 0.5)),
+    "Debiasing FedAvg": (EstimatedParticipation, reference.debiased),
     "FedAWE": (EchoedInnovations, reference.fedawe(True, False)),
     "FedAWE equal": (lambda: EchoedInnovations(weighted=False), reference.fedawe(False, False)),
     "FedAWE normalised": (lambda: EchoedInnovations(normalize=True, server_lr=0.5), reference.fedawe(True, True, 0.5)),
@@ -249,6 +251,7 @@ def test_step_lengths_are_those_of_the_appendix() -> None:
         (CommunicationAwareNormalizedMean(tau=3.0), 3.0),
         (ParticipationIntervals(calibrate=True, server_lr=2.0), 2 * np.sum(w * a)),
         (ParticipationIntervals(), fedavg),
+        (EstimatedParticipation(), np.sum(w * a)),
         (EchoedInnovations(), np.sum(w * a)),
         (EchoedInnovations(weighted=False), np.mean(a)),
         (ControlVariates(), fedavg),

@@ -134,6 +134,14 @@ def fedau(cutoff, server_lr):
     return step
 
 
+def debiased(s, r, x):
+    """Keeps who arrived in which round, and counts anew each time."""
+    history = s.setdefault("history", [])
+    history.append(_arrived(r))
+    share = {m: np.mean([m in there for there in history]) for m in _arrived(r)}
+    return r.lr * r.scale * _sum(r.w[m] / share[m] * r.delta(m, x) for m in _arrived(r))
+
+
 def _take_over(s, x):
     """Those who arrived last time begin this round with the global model; at first all do."""
     models = s.setdefault("models", {})
