@@ -192,6 +192,10 @@ ALGORITHMS = [
     ),
     Algorithm("FedPBC", FULL, PBC, links_corrected, copies=8, server_scale=0.5),
     Algorithm("SCAFFOLD", IMPORTANCE, aggregators.ControlVariates, exact, copies=12),
+    Algorithm("FOCUS", IMPORTANCE, aggregators.PushPull, exact, copies=12),
+    Algorithm("FedSUM", IMPORTANCE, aggregators.UplinkMerge, exact, copies=12),
+    Algorithm("FedDyn", IMPORTANCE, lambda: aggregators.DynamicRegularizer(80.0), exact, copies=12, proximal=80.0),
+    Algorithm("amplified FedAvg", IMPORTANCE, lambda: aggregators.Amplified(MEAN()), fedavg),
     Algorithm("FedACS with control variates", FEDACS, aggregators.AdaptiveControlVariates, fedacs, copies=12),
     Algorithm(
         "limited FedACS",
@@ -251,6 +255,7 @@ SELECTIONS = [
     Algorithm("DivFL, weights of the selected", lambda: samplers.SubmodularSelection("samples"), MEAN, exact),
     Algorithm("HiCS-FL", lambda: samplers.EntropyClusters(num_classes=6), MEAN, exact),
     Algorithm("power-of-choice", samplers.PowerOfChoice, MEAN, exact),
+    Algorithm("FedExP", IMPORTANCE, lambda: aggregators.Extrapolated(MEAN()), exact),
 ]
 
 

@@ -6,9 +6,11 @@ from fl_lightning.aggregators.client_rows import RowStorage
 from fl_lightning.aggregators.debiased import EstimatedParticipation
 from fl_lightning.aggregators.fedau import ParticipationIntervals
 from fl_lightning.aggregators.fedavg import AnonymousMean
+from fl_lightning.aggregators.feddyn import DynamicRegularizer
 from fl_lightning.aggregators.fednova import IncompleteWork, NormalizedMean
 from fl_lightning.aggregators.fedpbc import EchoedInnovations, PostponedBroadcast
 from fl_lightning.aggregators.fedvarp import LastKnownUpdates, MemorizedMean, StaleMixture
+from fl_lightning.aggregators.focus import PushPull, UplinkMerge
 from fl_lightning.aggregators.robust import (
     CoordinateMedian,
     GeometricMedian,
@@ -19,20 +21,30 @@ from fl_lightning.aggregators.robust import (
 )
 from fl_lightning.aggregators.scaffold import AdaptiveControlVariates, ControlVariates
 from fl_lightning.aggregators.secure import SecureSum
-from fl_lightning.aggregators.server_optimizers import ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
+from fl_lightning.aggregators.server_optimizers import (
+    Amplified,
+    Extrapolated,
+    ServerAdam,
+    ServerMomentum,
+    ServerOptimizer,
+    ServerYogi,
+)
 from fl_lightning.parts.traits import AggregatorTraits
 
 __all__ = [
     "AdaptiveControlVariates",
     "Aggregator",
     "AggregatorTraits",
+    "Amplified",
     "AnonymousMean",
     "CommunicationAware",
     "CommunicationAwareNormalizedMean",
     "ControlVariates",
     "CoordinateMedian",
+    "DynamicRegularizer",
     "EchoedInnovations",
     "EstimatedParticipation",
+    "Extrapolated",
     "GeometricMedian",
     "IncompleteWork",
     "Krum",
@@ -42,6 +54,7 @@ __all__ = [
     "NormalizedMean",
     "ParticipationIntervals",
     "PostponedBroadcast",
+    "PushPull",
     "RobustAggregator",
     "RowStorage",
     "SecureSum",
@@ -51,4 +64,5 @@ __all__ = [
     "ServerYogi",
     "StaleMixture",
     "TrimmedMean",
+    "UplinkMerge",
 ]

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from fl_lightning import aggregators, samplers
-from fl_lightning.aggregators import Aggregator, SecureSum, ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
+from fl_lightning.aggregators import (
+    Aggregator,
+    Amplified,
+    Extrapolated,
+    SecureSum,
+    ServerAdam,
+    ServerMomentum,
+    ServerOptimizer,
+    ServerYogi,
+)
 from fl_lightning.asynchronous import ArrivalRates, AsynchronousSelection, StaleMean
 from fl_lightning.callbacks import (
     ChannelFailures,
@@ -117,7 +126,7 @@ _AGGREGATORS = public(
     aggregators, Aggregator, ServerOptimizer, {"SecureSum": {"bound": 100.0, "threshold": 2}}
 )  # server optimizers are the wrappers
 COMBINATIONS: dict[str, dict[str, Combination]] = {
-    "wrapper": {kind.__name__: wrapped(kind) for kind in (ServerMomentum, ServerAdam, ServerYogi)}
+    "wrapper": {kind.__name__: wrapped(kind) for kind in (ServerMomentum, ServerAdam, ServerYogi, Amplified, Extrapolated)}
     | {"Consistent": sampled(lambda: Consistent(samplers.Uniform()))},
     "aggregator": {name: aggregated(make) for name, make in _AGGREGATORS.items()},
     "sampler": {name: sampled(make) for name, make in public(samplers, Sampler, Consistent, {}).items()},

@@ -215,6 +215,57 @@ def adaptive_controls(smoothing, decay):
     return step
 
 
+def tracking(common):
+    """FOCUS, and with the common shift FedSUM: keeps what is known of each client's gradient and adds it all up."""
+
+    def step(s, r, x):
+        known = s.setdefault("known", np.zeros((M, D)))
+        total = r.w @ known if common else np.zeros(D)
+        renewed = known.copy()
+        for m in _arrived(r):
+            renewed[m] = r.delta(m, x, total - known[m]) / r.A[m] - total + known[m]
+        s["known"] = renewed
+        return r.lr * r.scale * (r.w @ r.A) * (r.w @ renewed)
+
+    return step
+
+
+def feddyn(alpha):
+    def step(s, r, x):
+        """By models, as the paper writes it: theta of each client, its linear term h, and their means."""
+        h = s.setdefault("h", np.zeros((M, D)))
+        if not _arrived(r):
+            return np.zeros(D)
+        theta = {m: x - r.lr * r.delta(m, x, -h[m]) for m in _arrived(r)}
+        for m in theta:
+            h[m] = h[m] - alpha * (theta[m] - x)
+        return r.scale * (x - (np.mean(list(theta.values()), axis=0) - r.w @ h / alpha))
+
+    return step
+
+
+def amplified(inner, period, factor):
+    def step(s, r, x):
+        """Remembers the model with which the period began."""
+        if (r.index - 1) % period == 0:
+            s["began"] = x
+        after = x - inner(s.setdefault("inner", {}), r, x)
+        return x - (s["began"] + factor * (after - s["began"]) if r.index % period == 0 else after)
+
+    return step
+
+
+def fedexp(epsilon):
+    def step(s, r, x):
+        moved = {m: r.lr * r.scale * r.delta(m, x) for m in _arrived(r)}
+        share = {m: r.z[m] * r.c[m] / K for m in moved}
+        g = _sum(share[m] * moved[m] for m in moved)
+        factor = sum(share[m] * np.linalg.norm(moved[m]) ** 2 for m in moved)
+        return max(1, factor / (2 * (np.linalg.norm(g) ** 2 + epsilon))) * g
+
+    return step
+
+
 def with_momentum(inner, beta, lr):
     def step(s, r, x):
         s["v"] = beta * s.get("v", 0) + inner(s.setdefault("inner", {}), r, x)
