@@ -18,7 +18,14 @@ from fl_lightning.aggregators import (
     ServerOptimizer,
     ServerYogi,
 )
-from fl_lightning.asynchronous import ArrivalRates, AsynchronousSelection, StaleMean
+from fl_lightning.asynchronous import (
+    ArrivalRates,
+    AsynchronousSelection,
+    Delayed,
+    ExactAveraging,
+    ExpectedStaleness,
+    StaleMean,
+)
 from fl_lightning.callbacks import (
     ChannelFailures,
     GilbertElliott,
@@ -95,6 +102,11 @@ def asynchronous(settings: Settings) -> Settings:
     return settings | {"sampling": sampling, "aggregator": aggregated(lambda: inside)(settings)["aggregator"]}
 
 
+def unwaiting(make: Callable[[], Aggregator]) -> Combination:
+    """Put an aggregator for clients that do not wait in place of the mean."""
+    return lambda settings: aggregated(make)(asynchronous(settings))
+
+
 def public(module: Any, base: type, leave_out: type, arguments: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     """Return makers of all public subclasses of a room."""
     found = {}
@@ -139,6 +151,11 @@ COMBINATIONS: dict[str, dict[str, Combination]] = {
         "DayNight": given(clock=lambda: Clock(availability=DayNight(0.6, 0.3, 12, 2))),
         "OnOff": given(clock=lambda: Clock(availability=OnOff(4.0, [1.0, 2.0, 3.0, 4.0, 2.0, 6.0]))),
         "asynchronous": asynchronous,
+    },
+    "asynchronous": {
+        "Delayed": unwaiting(lambda: Delayed(aggregators.LastKnownUpdates())),
+        "ExactAveraging": unwaiting(ExactAveraging),
+        "ExpectedStaleness": unwaiting(ExpectedStaleness),
     },
     "channel": {
         "ChannelFailures(shared)": given(channel=lambda: ChannelFailures("shared")),

@@ -283,3 +283,42 @@ def with_adam(inner, lr, beta1, beta2, epsilon, yogi=False):
         return lr * s["m"] / (np.sqrt(s["v"]) + epsilon)
 
     return step
+
+
+def favano(s, r, x):
+    models = _take_over(s, x)
+    s["heard"] = _arrived(r)
+    scale = r.lr * r.scale * (r.w @ r.A)
+    sent = [models[m] - scale * r.c[m] * r.delta(m, models[m]) / r.A[m] for m in _arrived(r)]
+    return x - _sum([x, *sent]) / (len(sent) + 1)
+
+
+def safa(tolerance):
+    def step(s, r, x):
+        """In the words of the protocol: versions, deprecated clients, a cache of models and their mean."""
+        cache = s.setdefault("cache", {m: x for m in range(M)})
+        local = s.setdefault("local", {m: (x, 0) for m in range(M)})
+        for m in s.get("heard", []):
+            local[m] = (x, r.index - 1)
+        for m in range(M):
+            if r.index - 1 - local[m][1] > tolerance:
+                local[m] = (x, r.index - 1)
+                cache[m] = x
+        for m in _arrived(r):
+            cache[m] = local[m][0] - r.lr * r.scale * r.delta(m, local[m][0])
+        s["heard"] = _arrived(r)
+        return x - _sum(r.w[m] * cache[m] for m in range(M))
+
+    return step
+
+
+def aced(max_age):
+    def step(s, r, x):
+        rows = s.setdefault("rows", {})
+        for m in _arrived(r):
+            rows[m] = (r.index, r.delta(m, x))
+        young = [m for m in rows if r.index - rows[m][0] <= max_age]
+        total = _sum(r.w[m] * rows[m][1] for m in young)
+        return r.lr * r.scale * total / max(sum(r.w[m] for m in young), 1e-12)
+
+    return step
