@@ -148,6 +148,14 @@ def scaled_by_clients(w, q, a, gain):
     return w * gain / a * total(w * (1 - q) * a)
 
 
+def within_tolerance(rounds: int):
+    def omega(w, q, a, gain):
+        """A client counts while its last model is within the lag tolerance; q of several rounds are unrelated."""
+        return w * gain * (1 - q.mean(axis=0) ** (rounds + 2))
+
+    return omega
+
+
 def private(norm: float, noise_multiplier: float) -> list[Upload]:
     step = GaussianMechanism(Clip(norm), noise_multiplier=noise_multiplier, key=0)
     step.begin(Independent())
@@ -158,6 +166,7 @@ IMPORTANCE, UNIFORM, FULL = samplers.Importance, samplers.Uniform, samplers.Full
 FEDACS = samplers.HeterogeneityAware
 MEAN, NOVA, VARP = aggregators.AnonymousMean, aggregators.NormalizedMean, aggregators.LastKnownUpdates
 OS, CONSISTENT = samplers.NormProportional, samplers.Consistent
+LAG = aggregators.LagTolerant
 AWE, PBC, MOMENTUM = aggregators.EchoedInnovations, aggregators.PostponedBroadcast, aggregators.ServerMomentum
 
 ALGORITHMS = [
@@ -182,6 +191,7 @@ ALGORITHMS = [
     Algorithm("MIFA", IMPORTANCE, aggregators.MemorizedMean, links_corrected),
     Algorithm("FedStale", IMPORTANCE, aggregators.StaleMixture, links_corrected),
     Algorithm("FedAU", IMPORTANCE, aggregators.ParticipationIntervals, links_corrected),
+    Algorithm("Debiasing FedAvg", IMPORTANCE, aggregators.EstimatedParticipation, links_corrected, num_rounds=640),
     Algorithm(
         "FedAWE, equal weights", IMPORTANCE, lambda: AWE(weighted=False), equal_weights, copies=16, num_rounds=1000
     ),
@@ -190,7 +200,14 @@ ALGORITHMS = [
         "FedAWE, normalised", IMPORTANCE, lambda: AWE(normalize=True), both_corrected, copies=16, num_rounds=1000
     ),
     Algorithm("FedPBC", FULL, PBC, links_corrected, copies=8, server_scale=0.5),
+    Algorithm("FAVANO", UNIFORM, aggregators.ReweightedProgress, fednova_omega, copies=12, num_rounds=1000),
+    Algorithm("SAFA", FULL, aggregators.LagTolerant, within_tolerance(5), copies=12, num_rounds=640),
+    Algorithm("SAFA, short tolerance", FULL, lambda: LAG(0), within_tolerance(0), copies=12, num_rounds=640),
     Algorithm("SCAFFOLD", IMPORTANCE, aggregators.ControlVariates, exact, copies=12),
+    Algorithm("FOCUS", IMPORTANCE, aggregators.PushPull, exact, copies=12),
+    Algorithm("FedSUM", IMPORTANCE, aggregators.UplinkMerge, exact, copies=12),
+    Algorithm("FedDyn", IMPORTANCE, lambda: aggregators.DynamicRegularizer(80.0), exact, copies=12, proximal=80.0),
+    Algorithm("amplified FedAvg", IMPORTANCE, lambda: aggregators.Amplified(MEAN()), fedavg),
     Algorithm("FedACS with control variates", FEDACS, aggregators.AdaptiveControlVariates, fedacs, copies=12),
     Algorithm(
         "limited FedACS",
@@ -250,6 +267,7 @@ SELECTIONS = [
     Algorithm("DivFL, weights of the selected", lambda: samplers.SubmodularSelection("samples"), MEAN, exact),
     Algorithm("HiCS-FL", lambda: samplers.EntropyClusters(num_classes=6), MEAN, exact),
     Algorithm("power-of-choice", samplers.PowerOfChoice, MEAN, exact),
+    Algorithm("FedExP", IMPORTANCE, lambda: aggregators.Extrapolated(MEAN()), exact),
 ]
 
 

@@ -3,11 +3,15 @@
 from fl_lightning.aggregators.aggregator import Aggregator
 from fl_lightning.aggregators.cafedavg import CommunicationAware, CommunicationAwareNormalizedMean
 from fl_lightning.aggregators.client_rows import RowStorage
+from fl_lightning.aggregators.debiased import EstimatedParticipation
+from fl_lightning.aggregators.favano import ReweightedProgress
 from fl_lightning.aggregators.fedau import ParticipationIntervals
 from fl_lightning.aggregators.fedavg import AnonymousMean
+from fl_lightning.aggregators.feddyn import DynamicRegularizer
 from fl_lightning.aggregators.fednova import IncompleteWork, NormalizedMean
 from fl_lightning.aggregators.fedpbc import EchoedInnovations, PostponedBroadcast
-from fl_lightning.aggregators.fedvarp import LastKnownUpdates, MemorizedMean, StaleMixture
+from fl_lightning.aggregators.fedvarp import LastKnownUpdates, MemorizedMean, RecentMean, StaleMixture
+from fl_lightning.aggregators.focus import PushPull, UplinkMerge
 from fl_lightning.aggregators.robust import (
     CoordinateMedian,
     GeometricMedian,
@@ -16,30 +20,46 @@ from fl_lightning.aggregators.robust import (
     RobustAggregator,
     TrimmedMean,
 )
+from fl_lightning.aggregators.safa import LagTolerant
 from fl_lightning.aggregators.scaffold import AdaptiveControlVariates, ControlVariates
 from fl_lightning.aggregators.secure import SecureSum
-from fl_lightning.aggregators.server_optimizers import ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
+from fl_lightning.aggregators.server_optimizers import (
+    Amplified,
+    Extrapolated,
+    ServerAdam,
+    ServerMomentum,
+    ServerOptimizer,
+    ServerYogi,
+)
 from fl_lightning.parts.traits import AggregatorTraits
 
 __all__ = [
     "AdaptiveControlVariates",
     "Aggregator",
     "AggregatorTraits",
+    "Amplified",
     "AnonymousMean",
     "CommunicationAware",
     "CommunicationAwareNormalizedMean",
     "ControlVariates",
     "CoordinateMedian",
+    "DynamicRegularizer",
     "EchoedInnovations",
+    "EstimatedParticipation",
+    "Extrapolated",
     "GeometricMedian",
     "IncompleteWork",
     "Krum",
+    "LagTolerant",
     "LastKnownUpdates",
     "MemorizedMean",
     "NormBound",
     "NormalizedMean",
     "ParticipationIntervals",
     "PostponedBroadcast",
+    "PushPull",
+    "RecentMean",
+    "ReweightedProgress",
     "RobustAggregator",
     "RowStorage",
     "SecureSum",
@@ -49,4 +69,5 @@ __all__ = [
     "ServerYogi",
     "StaleMixture",
     "TrimmedMean",
+    "UplinkMerge",
 ]

@@ -223,3 +223,57 @@ class MemorizedMean(RemembersUpdates):
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         self.remember(updates, updates.deltas, plan.profiles)
         return self.last_updates.total(plan.profiles.weights)
+
+
+class RecentMean(MemorizedMean):
+    r"""Is MIFA without the updates that are too old (ACED, Chang et al. 2025, on uploads of clients that do not wait).
+
+    .. math:: X \leftarrow X - \eta \frac{\sum_{j \in F} w_j y_j}{\sum_{j \in F} w_j}, \qquad
+        F = \{j : t - 1 - v_j \le D\}
+
+    with :math:`v_j` the rounds after which the model was made that :math:`y_j` began with. Who arrives rarely is in F
+    for a part of the time :math:`f_j` only, and :math:`\Omega \propto w f A`; the reported f takes clients for
+    independent and their jobs for equally long. Read from the abstract and public reviews of the paper.
+
+    Args:
+        max_age: D, in rounds.
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
+    """
+
+    traits = AggregatorTraits(only_sums=False, keeps="memory", counts_absent=True, effect="bounded")
+    memory = ("versions",)
+
+    def __init__(self, max_age: int = 30, storage: RowStorage | None = None) -> None:
+        super().__init__(storage)
+        if max_age < 0:
+            raise ValueError(f"max_age={max_age} must be a number of rounds from 0 up")
+        self.max_age = max_age
+
+    @override
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        super().setup(num_clients, weights)
+        self.versions = np.full(num_clients, -1, dtype=np.int64)  # v; -1 before the first upload
+
+    @override
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return MIFA's c times the share of the rounds in which an update is young enough."""
+        lost, turns, arrivals = profiles.failure_rates, np.full(profiles.num_clients, self.max_age + 1.0), cohort.arrivals
+        if arrivals is None:  # a turn is a round, in which a client may not be drawn
+            lost = 1 - cohort.inclusion * (1 - lost)
+        else:  # a turn is a job, and an upload is old already when it comes
+            turns = np.maximum(turns - arrivals.expected, 0) * cohort.num_draws * cohort.probabilities
+        whole = np.floor(turns)
+        recent = 1 - lost**whole + (1 - lost) * lost**whole * (turns - whole)
+        return super().coefficients(profiles, cohort) * recent / max(float(profiles.weights @ recent), 1e-12)
+
+    @override
+    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        arrivals, weights, clients = plan.cohort.arrivals, plan.profiles.weights, updates.clients
+        total = super().direction(updates, delivered, plan)
+        self.versions[clients] = plan.index - 1 if arrivals is None else arrivals.started[clients]
+        known = self.versions >= 0
+        old = np.flatnonzero(known & (plan.index - 1 - self.versions > self.max_age))
+        share = float(weights[known].sum() - weights[old].sum())
+        if not share > 0:
+            return torch.zeros_like(total)
+        return (total - weighted_sum(weights[old], self.last_updates[old])) / share

@@ -1,13 +1,13 @@
-"""FedAvgM, FedAdam, FedYogi: an optimizer on the server, on top of any aggregator."""
+"""FedAvgM, FedAdam, FedYogi, FedExP, amplified FedAvg: an optimizer on the server, on top of any aggregator."""
 
 from dataclasses import replace
 
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.aggregator import Aggregator
+from fl_lightning.aggregators.aggregator import Aggregator, delivered_shares
 from fl_lightning.parts.traits import AggregatorTraits, forwards
-from fl_lightning.types import IntVector, RoundPlan, Updates
+from fl_lightning.types import IntVector, RoundPlan, Updates, widened
 
 
 @forwards(Aggregator, "aggregator")
@@ -84,6 +84,85 @@ class ServerMomentum(ServerOptimizer):
     def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
         moments["velocity"] = self.momentum * moments["velocity"] + gradient
         return moments["velocity"]
+
+
+class Amplified(ServerOptimizer):
+    r"""Makes what P rounds did larger, once they are over (amplified FedAvg, Wang & Ji 2022).
+
+    .. math:: X_{t} \leftarrow X_{t-P} + \gamma (X_t - X_{t-P}) \qquad \mathrm{after\ every\ P\ rounds}
+
+    While clients come in turns, the local rate can be small, so that those who come last do not undo what the first
+    did, and the amplified step covers the distance. In the long run the step is gamma times as long; Omega stays.
+
+    Args:
+        aggregator: Makes the steps.
+        period: P, in rounds.
+        amplification: gamma.
+    """
+
+    def __init__(self, aggregator: Aggregator, period: int = 10, amplification: float = 2.0) -> None:
+        super().__init__(aggregator, 1.0)
+        if period < 1:
+            raise ValueError(f"period={period} must be at least 1 round")
+        if not 0 < amplification < float("inf"):
+            raise ValueError(f"amplification={amplification} must be a positive number")
+        self.period = period
+        self.amplification = amplification
+
+    @override
+    def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"total": torch.zeros_like(weights), "rounds": torch.zeros((), dtype=torch.int64)}
+
+    @override
+    def transform(self, gradient: torch.Tensor, moments: dict[str, torch.Tensor]) -> torch.Tensor:
+        moments["total"] = moments["total"] + gradient
+        moments["rounds"] = moments["rounds"] + 1
+        if moments["rounds"] % self.period:
+            return gradient
+        total, moments["total"] = moments["total"], torch.zeros_like(gradient)
+        return gradient + (self.amplification - 1) * total
+
+
+class Extrapolated(ServerOptimizer):
+    r"""Makes the step longer where the updates disagree (FedExP, Jhunjhunwala et al. 2023).
+
+    .. math:: X \leftarrow X - \max\Bigl(1, \frac{\sum_m s_m \|u_m\|^2}{2 (\|g\|^2 + \epsilon)}\Bigr) g, \qquad
+        g = \sum_m s_m u_m
+
+    with :math:`u_m = \eta \Delta_m` what a client moved and :math:`s_m = n_m c_m / K`. All clients get one factor, but
+    it depends on who is there: Omega is the objective of g, and what is optimised depends on the data. The original
+    takes the mean of the last two models for its result; the averaged model is here for that.
+
+    Args:
+        aggregator: Makes g.
+        epsilon: Limits the factor where the updates cancel out.
+    """
+
+    linear = False
+
+    def __init__(self, aggregator: Aggregator, epsilon: float = 1e-3) -> None:
+        super().__init__(aggregator, 1.0)
+        if not 0 <= epsilon < float("inf"):
+            raise ValueError(f"epsilon={epsilon} must be a number from 0 up")
+        self.epsilon = epsilon
+
+    @property
+    @override
+    def traits(self) -> AggregatorTraits:
+        return replace(super().traits, only_sums=False, moments=False)
+
+    @override
+    def initial_moments(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {}
+
+    @override
+    def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        step = self.aggregator.step(weights, updates, delivered, plan)
+        shares = torch.from_numpy(delivered_shares(plan.coefficients, updates, delivered, plan))
+        lengths = widened(updates.deltas).square().sum(dim=1).cpu()
+        moved = (plan.learning_rate * plan.server_scale) ** 2 * float(shares @ lengths)
+        below = 2 * (float(widened(step).square().sum()) + self.epsilon)
+        return max(1.0, moved / below) * step if below > 0 else step
 
 
 class ServerAdam(ServerOptimizer):

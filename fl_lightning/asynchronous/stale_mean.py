@@ -1,7 +1,7 @@
-"""FedAsync and FedBuff: uploads that began with older models."""
+"""FedAsync, FedBuff and FedStaleWeight: uploads that began with older models."""
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -10,7 +10,10 @@ from typing_extensions import override
 from fl_lightning.aggregators.aggregator import Aggregator, weighted_sum
 from fl_lightning.parts.protocols import PLAIN, Handout
 from fl_lightning.parts.traits import AggregatorTraits
+from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Arrivals, Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+
+Normalization = Literal["expected", "received"]
 
 
 class OlderStarts(Aggregator):
@@ -48,10 +51,14 @@ class OlderStarts(Aggregator):
     @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         step = super().step(weights, updates, delivered, plan)
+        self.keep(weights, plan)
+        return step
+
+    def keep(self, weights: torch.Tensor, plan: RoundPlan) -> None:
+        """Remember the model of a round for jobs that began with it, and forget those that nobody trains on."""
         oldest = self.arrivals(plan.cohort).oldest
         self.versions[plan.index - 1] = weights.clone()
         self.versions = {index: each for index, each in self.versions.items() if index >= oldest}
-        return step
 
 
 class StaleMean(OlderStarts):
@@ -103,3 +110,55 @@ class StaleMean(OlderStarts):
         if not self.mixing or not starts:
             return step
         return step + weighted_sum(self.mixing * self._shares(updates, delivered, plan), weights - torch.stack(starts))
+
+
+class ExpectedStaleness(OlderStarts):
+    r"""Weighs an upload by the mean age of its client's uploads (FedStaleWeight, Ma et al. 2024).
+
+    .. math:: X \leftarrow X - \frac{\eta}{b} \sum_{m\ \mathrm{delivered}} n_m \frac{M w_m a_m}{\bar{a}} \Delta_m, \qquad
+        a_m = \bar\tau_m + \frac1b
+
+    :math:`\bar\tau_m` is the mean of the client's ages so far, and :math:`\bar{a}` that of :math:`M w_m a_m` over
+    uploads that are tried out beforehand. A client that takes long is old when it arrives, by as much as it arrives
+    rarely: with everybody training all the time :math:`p_m a_m = 1/b`, so that arrival rates drop out, :math:`\Omega
+    \propto w (1-q) A`, and nobody need know them. Links and work are not corrected.
+
+    Args:
+        count_own: Add 1/b, the client's own place in the buffer; without it, as the original has it, fast clients get
+            :math:`1 - p_m` of their share.
+        normalize: ``expected``: as above. ``received``: divide by the sum of the weights in the buffer, as the original
+            does; a ratio of sums, which is biased where a buffer has few uploads.
+    """
+
+    traits = AggregatorTraits(only_sums=False, keeps="client models")
+    memory = ("num_uploads", "total_age")
+
+    def __init__(self, count_own: bool = True, normalize: Normalization = "expected") -> None:
+        super().__init__()
+        one_of("normalize", normalize, Normalization)
+        self.count_own, self.normalize = count_own, normalize
+
+    @override
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        super().setup(num_clients, weights)
+        self.num_uploads = np.zeros(num_clients, dtype=np.int64)
+        self.total_age = np.zeros(num_clients)
+
+    def _factors(self, ages: Vector, profiles: Profiles, cohort: Cohort) -> Vector:
+        return profiles.num_clients * profiles.weights * (ages + self.count_own / cohort.num_draws)
+
+    @override
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return M w a over its mean, with the mean ages of uploads that are tried out."""
+        factors = self._factors(self.arrivals(cohort).expected, profiles, cohort)
+        return factors / max(float(cohort.probabilities @ factors), 1e-12)
+
+    @override
+    def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        arrivals, cohort, profiles = self.arrivals(plan.cohort), plan.cohort, plan.profiles
+        self.num_uploads = self.num_uploads + delivered
+        self.total_age = self.total_age + delivered * (plan.index - 1 - arrivals.started)
+        factors = self._factors(self.total_age / np.maximum(self.num_uploads, 1), profiles, cohort)
+        usual = float(cohort.probabilities @ self._factors(arrivals.expected, profiles, cohort))
+        total = cohort.num_draws * usual if self.normalize == "expected" else float(delivered @ factors)
+        return weighted_sum((delivered * factors)[updates.clients] / max(total, 1e-12), updates.deltas)

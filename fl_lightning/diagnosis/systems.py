@@ -139,7 +139,8 @@ def needs_of(planner: Planner) -> Needs:
     if not memory and ("q" in with_upload or (not with_upload and _differ(base[2], np.ones(len(tilt))))):
         with_upload.append("name")
     moments = not memory and traits.moments
-    stale = planner.algorithm.sampling.traits.asynchronous or (moments and traits.linear)
+    of_updates = traits.keeps in ("memory", "client vectors")
+    stale = (planner.algorithm.sampling.traits.asynchronous and not of_updates) or (moments and traits.linear)
     kept = "server moments" if moments else memory
     return Needs(tuple(before), tuple(with_upload), kept, stale, anonymous=moments)
 

@@ -21,6 +21,7 @@ from fl_lightning.samplers.sampler import (
     WithoutReplacement,
     WithReplacement,
 )
+from fl_lightning.samplers.separated import Separated
 
 __all__ = [
     "Certain",
@@ -38,6 +39,7 @@ __all__ = [
     "PowerOfChoice",
     "Sampler",
     "SamplerTraits",
+    "Separated",
     "SubmodularSelection",
     "Systematic",
     "Uniform",

@@ -8,8 +8,24 @@ from collections.abc import Callable
 from typing import Any
 
 from fl_lightning import aggregators, samplers
-from fl_lightning.aggregators import Aggregator, SecureSum, ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
-from fl_lightning.asynchronous import ArrivalRates, AsynchronousSelection, StaleMean
+from fl_lightning.aggregators import (
+    Aggregator,
+    Amplified,
+    Extrapolated,
+    SecureSum,
+    ServerAdam,
+    ServerMomentum,
+    ServerOptimizer,
+    ServerYogi,
+)
+from fl_lightning.asynchronous import (
+    ArrivalRates,
+    AsynchronousSelection,
+    Delayed,
+    ExactAveraging,
+    ExpectedStaleness,
+    StaleMean,
+)
 from fl_lightning.callbacks import (
     ChannelFailures,
     GilbertElliott,
@@ -86,6 +102,11 @@ def asynchronous(settings: Settings) -> Settings:
     return settings | {"sampling": sampling, "aggregator": aggregated(lambda: inside)(settings)["aggregator"]}
 
 
+def unwaiting(make: Callable[[], Aggregator]) -> Combination:
+    """Put an aggregator for clients that do not wait in place of the mean."""
+    return lambda settings: aggregated(make)(asynchronous(settings))
+
+
 def public(module: Any, base: type, leave_out: type, arguments: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     """Return makers of all public subclasses of a room."""
     found = {}
@@ -117,7 +138,7 @@ _AGGREGATORS = public(
     aggregators, Aggregator, ServerOptimizer, {"SecureSum": {"bound": 100.0, "threshold": 2}}
 )  # server optimizers are the wrappers
 COMBINATIONS: dict[str, dict[str, Combination]] = {
-    "wrapper": {kind.__name__: wrapped(kind) for kind in (ServerMomentum, ServerAdam, ServerYogi)}
+    "wrapper": {kind.__name__: wrapped(kind) for kind in (ServerMomentum, ServerAdam, ServerYogi, Amplified, Extrapolated)}
     | {"Consistent": sampled(lambda: Consistent(samplers.Uniform()))},
     "aggregator": {name: aggregated(make) for name, make in _AGGREGATORS.items()},
     "sampler": {name: sampled(make) for name, make in public(samplers, Sampler, Consistent, {}).items()},
@@ -130,6 +151,11 @@ COMBINATIONS: dict[str, dict[str, Combination]] = {
         "DayNight": given(clock=lambda: Clock(availability=DayNight(0.6, 0.3, 12, 2))),
         "OnOff": given(clock=lambda: Clock(availability=OnOff(4.0, [1.0, 2.0, 3.0, 4.0, 2.0, 6.0]))),
         "asynchronous": asynchronous,
+    },
+    "asynchronous": {
+        "Delayed": unwaiting(lambda: Delayed(aggregators.LastKnownUpdates())),
+        "ExactAveraging": unwaiting(ExactAveraging),
+        "ExpectedStaleness": unwaiting(ExpectedStaleness),
     },
     "channel": {
         "ChannelFailures(shared)": given(channel=lambda: ChannelFailures("shared")),

@@ -134,6 +134,14 @@ def fedau(cutoff, server_lr):
     return step
 
 
+def debiased(s, r, x):
+    """Keeps who arrived in which round, and counts anew each time."""
+    history = s.setdefault("history", [])
+    history.append(_arrived(r))
+    share = {m: np.mean([m in there for there in history]) for m in _arrived(r)}
+    return r.lr * r.scale * _sum(r.w[m] / share[m] * r.delta(m, x) for m in _arrived(r))
+
+
 def _take_over(s, x):
     """Those who arrived last time begin this round with the global model; at first all do."""
     models = s.setdefault("models", {})
@@ -207,6 +215,57 @@ def adaptive_controls(smoothing, decay):
     return step
 
 
+def tracking(common):
+    """FOCUS, and with the common shift FedSUM: keeps what is known of each client's gradient and adds it all up."""
+
+    def step(s, r, x):
+        known = s.setdefault("known", np.zeros((M, D)))
+        total = r.w @ known if common else np.zeros(D)
+        renewed = known.copy()
+        for m in _arrived(r):
+            renewed[m] = r.delta(m, x, total - known[m]) / r.A[m] - total + known[m]
+        s["known"] = renewed
+        return r.lr * r.scale * (r.w @ r.A) * (r.w @ renewed)
+
+    return step
+
+
+def feddyn(alpha):
+    def step(s, r, x):
+        """By models, as the paper writes it: theta of each client, its linear term h, and their means."""
+        h = s.setdefault("h", np.zeros((M, D)))
+        if not _arrived(r):
+            return np.zeros(D)
+        theta = {m: x - r.lr * r.delta(m, x, -h[m]) for m in _arrived(r)}
+        for m in theta:
+            h[m] = h[m] - alpha * (theta[m] - x)
+        return r.scale * (x - (np.mean(list(theta.values()), axis=0) - r.w @ h / alpha))
+
+    return step
+
+
+def amplified(inner, period, factor):
+    def step(s, r, x):
+        """Remembers the model with which the period began."""
+        if (r.index - 1) % period == 0:
+            s["began"] = x
+        after = x - inner(s.setdefault("inner", {}), r, x)
+        return x - (s["began"] + factor * (after - s["began"]) if r.index % period == 0 else after)
+
+    return step
+
+
+def fedexp(epsilon):
+    def step(s, r, x):
+        moved = {m: r.lr * r.scale * r.delta(m, x) for m in _arrived(r)}
+        share = {m: r.z[m] * r.c[m] / K for m in moved}
+        g = _sum(share[m] * moved[m] for m in moved)
+        factor = sum(share[m] * np.linalg.norm(moved[m]) ** 2 for m in moved)
+        return max(1, factor / (2 * (np.linalg.norm(g) ** 2 + epsilon))) * g
+
+    return step
+
+
 def with_momentum(inner, beta, lr):
     def step(s, r, x):
         s["v"] = beta * s.get("v", 0) + inner(s.setdefault("inner", {}), r, x)
@@ -222,5 +281,44 @@ def with_adam(inner, lr, beta1, beta2, epsilon, yogi=False):
         s["m"] = beta1 * m + (1 - beta1) * g
         s["v"] = v - (1 - beta2) * g**2 * np.sign(v - g**2) if yogi else beta2 * v + (1 - beta2) * g**2
         return lr * s["m"] / (np.sqrt(s["v"]) + epsilon)
+
+    return step
+
+
+def favano(s, r, x):
+    models = _take_over(s, x)
+    s["heard"] = _arrived(r)
+    scale = r.lr * r.scale * (r.w @ r.A)
+    sent = [models[m] - scale * r.c[m] * r.delta(m, models[m]) / r.A[m] for m in _arrived(r)]
+    return x - _sum([x, *sent]) / (len(sent) + 1)
+
+
+def safa(tolerance):
+    def step(s, r, x):
+        """In the words of the protocol: versions, deprecated clients, a cache of models and their mean."""
+        cache = s.setdefault("cache", {m: x for m in range(M)})
+        local = s.setdefault("local", {m: (x, 0) for m in range(M)})
+        for m in s.get("heard", []):
+            local[m] = (x, r.index - 1)
+        for m in range(M):
+            if r.index - 1 - local[m][1] > tolerance:
+                local[m] = (x, r.index - 1)
+                cache[m] = x
+        for m in _arrived(r):
+            cache[m] = local[m][0] - r.lr * r.scale * r.delta(m, local[m][0])
+        s["heard"] = _arrived(r)
+        return x - _sum(r.w[m] * cache[m] for m in range(M))
+
+    return step
+
+
+def aced(max_age):
+    def step(s, r, x):
+        rows = s.setdefault("rows", {})
+        for m in _arrived(r):
+            rows[m] = (r.index, r.delta(m, x))
+        young = [m for m in rows if r.index - rows[m][0] <= max_age]
+        total = _sum(r.w[m] * rows[m][1] for m in young)
+        return r.lr * r.scale * total / max(sum(r.w[m] for m in young), 1e-12)
 
     return step
