@@ -89,8 +89,11 @@ class Planner:
             conditions = replace(conditions, num_steps=np.minimum(steps, limit), offered=steps)
         if not with_clock:
             return conditions
-        if self.sampling_traits.asynchronous and clock.is_set_up:
-            conditions = replace(conditions, seconds=clock.times(index, conditions.num_steps)[1])
+        traits = self.sampling_traits
+        if (traits.asynchronous or traits.needs_seconds) and clock.is_set_up:
+            # Who draws by it knows the usual time and not that of the round to come.
+            seconds = clock.times(index, conditions.num_steps, jitter=traits.asynchronous)[1]
+            conditions = replace(conditions, seconds=seconds)
         return clock.seen(conditions, index) if clock.changes_conditions else conditions
 
     @cached_property
