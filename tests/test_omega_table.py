@@ -253,7 +253,9 @@ ALGORITHMS = [
     Algorithm("work-aware", samplers.WorkAware, MEAN, scaled_by_clients),
     Algorithm("FedCote", samplers.LabelMatching, MEAN, label_matched),
     Algorithm("FedCote, one step", lambda: samplers.LabelMatching(exact=False), MEAN, label_matched),
-    Algorithm("TiFL, tiers alike", lambda: samplers.Tiers(adaptive=False), MEAN, weights_dropped, copies=2, num_rounds=9000),
+    Algorithm(
+        "TiFL, tiers alike", lambda: samplers.Tiers(adaptive=False), MEAN, weights_dropped, copies=2, num_rounds=9000
+    ),
     Algorithm("REFL, always available", samplers.LeastAvailable, MEAN, weights_dropped),
     Algorithm("FedCS", lambda: samplers.FastestCandidates(60), MEAN, fastest_first, copies=16, num_rounds=1200),
     Algorithm("FedACS, QSGD 4 bits", FEDACS, MEAN, fedacs, uploads=lambda: [Quantized(4)], num_rounds=640),

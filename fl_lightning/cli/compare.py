@@ -147,6 +147,7 @@ def _conclude(folder: Path, project: str | None) -> None:
     from rich.console import Console
 
     from fl_lightning.cli.report import publish, warn
+    from fl_lightning.config.methods import methods
     from fl_lightning.report.outcome import load, outcome_table
 
     try:
@@ -157,7 +158,9 @@ def _conclude(folder: Path, project: str | None) -> None:
         return
     if project:
         publish(outcome, folder / "report", project if outcome.logged else None)
-    Console(width=None if sys.stdout.isatty() else 100).print(outcome_table(outcome.comparison))
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    console.print(outcome_table(outcome.comparison))
+    console.print(methods().to_cite(entry.name for entry in outcome.comparison.entries), highlight=False, markup=False)
 
 
 def _execute(planned: list[Job], folder: Path, place: Place) -> "ComparisonProgress":

@@ -1,18 +1,21 @@
-"""``fl-lightning show``: the parts that can stand in a config, with their arguments."""
+"""``fl-lightning show``: the parts that can stand in a config, with their arguments; the shipped algorithms."""
 
 from dataclasses import asdict
 
 from fl_lightning.cli.main import OneLineParser, listed, print_json, width
 from fl_lightning.config import catalogue
 from fl_lightning.config import compose as configs
+from fl_lightning.config import methods
 from fl_lightning.config.catalogue import Argument, Catalogue, Part
+
+_ALGORITHMS = "algorithms"  # every shipped one, from one table
 
 
 def make_parser() -> OneLineParser:
     """Return the parser."""
     parser = OneLineParser(prog="fl-lightning show", description=__doc__)
     known = catalogue.stored()
-    parser.add_argument("name", nargs="?", help=f"a kind of part ({', '.join(known.kinds)}), or a class")
+    parser.add_argument("name", nargs="?", help=f"a kind of part ({', '.join(known.kinds)}), a class, or algorithms")
     parser.add_json()
     return parser
 
@@ -21,6 +24,13 @@ def main(arguments: list[str]) -> int:
     """List the kinds of parts, the parts of a kind, or the arguments of one part."""
     options = make_parser().parse_args(arguments)
     name, known = options.name, catalogue.stored()
+    if name == _ALGORITHMS:
+        found = methods.methods()
+        if options.json:
+            print_json(found.document())
+        else:
+            print("\n".join(methods.listed(found, width())))
+        return 0
     if options.json:
         if name is None:
             print_json({"kinds": known.kinds})
@@ -40,7 +50,7 @@ def main(arguments: list[str]) -> int:
 def _find(known: Catalogue, name: str) -> Part:
     found = known.part(name) or next((part for part in known.parts.values() if part.name == name), None)
     if found is None:
-        names = [*(part.name for part in known.parts.values()), *known.kinds]
+        names = [*(part.name for part in known.parts.values()), *known.kinds, _ALGORITHMS]
         kinds = ", ".join(known.kinds)
         hint = configs.suggestion(name, names)
         raise configs.ConfigError(f"there is no part {name!r}{hint}: give one of {kinds}, or a class")

@@ -79,7 +79,9 @@ class CorrelationAware(FullParticipation):
                     continue
                 less = share - weights[client], total - weights[client] * losses[client]
                 # The total variation between w and w of the kept, rescaled, is the weight of those left out.
-                error, before = (each[1] / each[0] + self.bias * highest * (1 - each[0]) ** 2 for each in (less, (share, total)))
+                error, before = (
+                    each[1] / each[0] + self.bias * highest * (1 - each[0]) ** 2 for each in (less, (share, total))
+                )
                 if error < before:
                     kept[client] = False
                     share, total = less

@@ -37,7 +37,11 @@ def matched_shares(usual: Vector, wanted: Vector, mixes: Vector, exact: bool = T
         active = mixes[usual + mixes @ multipliers > 0]
         step = np.linalg.lstsq(active.T @ active + 1e-12 * np.eye(len(target)), gap(multipliers), rcond=None)[0]
         length = 1.0
-        while exact and length > 1e-6 and (np.abs(gap(multipliers + length * step)) > np.abs(gap(multipliers)).max()).any():
+        while (
+            exact
+            and length > 1e-6
+            and (np.abs(gap(multipliers + length * step)) > np.abs(gap(multipliers)).max()).any()
+        ):
             length /= 2
         multipliers = multipliers + length * step
         if np.abs(gap(multipliers)).max() < 1e-12:

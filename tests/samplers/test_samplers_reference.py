@@ -264,7 +264,9 @@ def oort(past, profiles, rng):
         u = (WEIGHTS * loss)[known]
         high = np.sort(u)[int(np.ceil(0.9 * (len(u) - 1)))]
         score = np.zeros(M)
-        score[known] = (np.minimum(u, high) - u.min()) / max(np.ptp(u), 1e-12) + np.sqrt(0.1 * np.log(t + 1) / when[known])
+        score[known] = (np.minimum(u, high) - u.min()) / max(np.ptp(u), 1e-12) + np.sqrt(
+            0.1 * np.log(t + 1) / when[known]
+        )
         score *= slow
         limit = 0.7 * np.sort(score[known])[::-1][int(K - fresh) - 1 if int(K - fresh) <= known.sum() else -1]
         pool = np.where(known & (score >= limit), np.maximum(score, 1e-9), 0)
@@ -278,7 +280,9 @@ def alike(past, profiles, rng):
 
 
 def tifl(past, profiles, rng):
-    order = np.argsort(np.mean([each.num_steps for each in past.loop.planner.typical_profiles()], axis=0), kind="stable")
+    order = np.argsort(
+        np.mean([each.num_steps for each in past.loop.planner.typical_profiles()], axis=0), kind="stable"
+    )
     slow = np.isin(np.arange(M), order[4:])  # seven clients, two tiers
     chance = np.array([0.5, 0.5])
     if len(past.rounds) >= 10:
