@@ -1,6 +1,7 @@
 """A diagnosis as a table, and what follows from it in plain words."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from fl_lightning.diagnosis.objective import (
     number_ranges,
     soonest,
 )
+from fl_lightning.diagnosis.regime import Regime
 from fl_lightning.theory.checks import Vector
 
 WIDE = 150
@@ -153,7 +155,9 @@ def few(found: Sequence[Diagnosis], choice: Recommendation) -> list[Diagnosis]:
     return [each for each in found if each.name in kept]
 
 
-def document(found: Sequence[Diagnosis], unknown: Sequence[str], choice: Recommendation) -> dict[str, object]:
+def document(
+    found: Sequence[Diagnosis], unknown: Sequence[str], choice: Recommendation, regime: Regime | None = None
+) -> dict[str, object]:
     """Return a diagnosis for programs: plain numbers, all algorithms."""
     by_time = soonest(found, choice.share)
     rows = [
@@ -179,6 +183,7 @@ def document(found: Sequence[Diagnosis], unknown: Sequence[str], choice: Recomme
         "weights": choice.best.weights.tolist(),
         "algorithms": rows,
         "unknown": list(unknown),
+        "regime": None if regime is None else asdict(regime) | {"consistency": regime.verdict},
     }
 
 
