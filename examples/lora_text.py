@@ -108,7 +108,9 @@ def main(model="gpt2", name="fedacs", rounds=20, pretraining=150, clients=None, 
         federation = tokenized(federation, transformers.AutoTokenizer.from_pretrained(model), length=32)
     module = adapted(base, peft)
     whole, sent = (sum(each.numel() for each in chosen) for chosen in (module.parameters(), _trained(module)))
-    print(f"{len(federation.sizes)} roles; {whole:,} weights of which {sent:,} are adapters ({100 * sent / whole:.1f} %)")
+    print(
+        f"{len(federation.sizes)} roles; {whole:,} weights of which {sent:,} are adapters ({100 * sent / whole:.1f} %)"
+    )
     solver = TorchOptimizer(torch.optim.AdamW, votes=True)  # Adam has votes in place of A: docs/votes.md
     loop = FederatedLoop(
         algorithm(name, clients_per_round=6, solver=solver),
@@ -121,7 +123,9 @@ def main(model="gpt2", name="fedacs", rounds=20, pretraining=150, clients=None, 
     result = loop.run(module, federation)
     up = float(result.metrics["uplink_bytes"][-1])
     print(f"uploaded: {up / 1e6:.2f} MB of adapters; all weights would be {up * whole / sent / 1e6:.2f} MB")
-    print(f"beside the frozen {4 * whole / 1e6:.2f} MB a client needs {3 * 4 * sent / 1e6:.2f} MB for gradients and AdamW")
+    print(
+        f"beside the frozen {4 * whole / 1e6:.2f} MB a client needs {3 * 4 * sent / 1e6:.2f} MB for gradients and AdamW"
+    )
     print(f"peak memory of the process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
     print(result.summary)
     return result, module

@@ -90,10 +90,14 @@ class Planner:
             conditions = replace(conditions, num_steps=np.minimum(steps, limit), offered=steps)
         if not with_clock:
             return conditions
-        if self.sampling_traits.asynchronous and clock.is_set_up:
+        traits = self.sampling_traits
+        if traits.asynchronous and clock.is_set_up:
             conditions = replace(conditions, seconds=clock.between_jobs(index, conditions.num_steps))
             if clock.deadline is None:  # availability is in the seconds
                 return conditions
+        elif traits.needs_seconds and clock.is_set_up:
+            # Who draws by it knows the usual time and not that of the round to come.
+            conditions = replace(conditions, seconds=clock.times(index, conditions.num_steps, jitter=False)[1])
         return clock.seen(conditions, index) if clock.changes_conditions else conditions
 
     @cached_property

@@ -70,6 +70,12 @@ class Profiles:
         """Who can be drawn; None: everybody, (M,)."""
         return self.conditions.available
 
+    @property
+    def seconds(self) -> Vector:
+        """What a round takes each client on the clock; without one a second per local step, (M,)."""
+        known = self.conditions.seconds
+        return self.num_steps.astype(np.float64) if known is None else known
+
     @cached_property
     def num_clients(self) -> int:
         """M."""
@@ -309,6 +315,14 @@ class RoundCosts:
     round_time: float  # seconds until the server has what it waits for
     uplink_bytes: float
     downlink_bytes: float
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What clients were asked before the draw."""
+
+    clients: IntVector = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # who got the model to answer
+    numbers: int = 0  # that clients told of their data, for which nobody needs the model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ becomes at a finite learning rate. Parts are made afresh for each test. ``python
 errors.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -26,7 +27,7 @@ from fl_lightning.uploads import (
     Upload,
     Uploads,
 )
-from reference.quadratic_clients import System, measured_weights, predicted_weights, reported_weights
+from reference.quadratic_clients import System, made_labels, measured_weights, predicted_weights, reported_weights
 
 TOLERANCE = 0.02
 
@@ -156,6 +157,34 @@ def within_tolerance(rounds: int):
     return omega
 
 
+def label_matched(w, q, a, gain):
+    """The shares of arrivals nearest to FedAvg's whose labels are mixed as in all data; nobody's is below 0 here."""
+    mixes = made_labels(w.shape[-1]) / made_labels(w.shape[-1]).sum(axis=1, keepdims=True)
+    usual = w * (1 - q) / total(w * (1 - q))
+    shares = usual + (w - usual) @ mixes @ np.linalg.inv(mixes.T @ mixes) @ mixes.T
+    assert (shares > 0).all()
+    return shares * gain / total(shares / (1 - q))
+
+
+def weights_dropped(w, q, a, gain):
+    return (1 - q) * gain
+
+
+def fastest_first(w, q, a, gain):
+    """One of d candidates is taken where fewer than K of the others are faster; the time of a round is its steps."""
+    m = a.shape[-1]
+    k = m // 2 if m % 5 else 2 * m // 5
+    d = min(max(k, 60), m)
+    ways = [sum(math.comb(r, i) * math.comb(m - 1 - r, d - 1 - i) for i in range(min(k, d))) for r in range(m)]
+    law = np.array([each / math.comb(m - 1, d - 1) for each in ways])
+    taken = np.empty_like(a)
+    for row, times in zip(taken, a, strict=True):
+        by_rank = np.empty(m)
+        by_rank[np.argsort(times)] = law
+        row[:] = [by_rank[times == time].mean() for time in times]
+    return taken * (1 - q) * gain
+
+
 def private(norm: float, noise_multiplier: float) -> list[Upload]:
     step = GaussianMechanism(Clip(norm), noise_multiplier=noise_multiplier, key=0)
     step.begin(Independent())
@@ -239,6 +268,13 @@ ALGORITHMS = [
     Algorithm("variance-optimal", samplers.VarianceOptimal, MEAN, scaled_by_clients),
     Algorithm("variance-optimal with norms", lambda: samplers.VarianceOptimal(True), MEAN, scaled_by_clients),
     Algorithm("work-aware", samplers.WorkAware, MEAN, scaled_by_clients),
+    Algorithm("FedCote", samplers.LabelMatching, MEAN, label_matched),
+    Algorithm("FedCote, one step", lambda: samplers.LabelMatching(exact=False), MEAN, label_matched),
+    Algorithm(
+        "TiFL, tiers alike", lambda: samplers.Tiers(adaptive=False), MEAN, weights_dropped, copies=2, num_rounds=9000
+    ),
+    Algorithm("REFL, always available", samplers.LeastAvailable, MEAN, weights_dropped),
+    Algorithm("FedCS", lambda: samplers.FastestCandidates(60), MEAN, fastest_first, copies=16, num_rounds=1200),
     Algorithm("FedACS, QSGD 4 bits", FEDACS, MEAN, fedacs, uploads=lambda: [Quantized(4)], num_rounds=640),
     Algorithm("FedACS, random-k", FEDACS, MEAN, fedacs, uploads=lambda: [RandomK(0.5)], num_rounds=640),
     Algorithm(
@@ -251,6 +287,12 @@ ALGORITHMS = [
     Algorithm("DP-FedACS", lambda: FEDACS(corrects="links"), NOVA, fedacs_of_links, uploads=lambda: private(2.0, 0.5)),
     Algorithm("DP-FedAvg", IMPORTANCE, MEAN, fedavg, uploads=lambda: private(2.0, 0.2)),
     Algorithm("OTA-FedACS", FEDACS, MEAN, fedacs, uploads=lambda: [OverTheAir(10.0)]),
+]
+
+# Those who must learn before they report it.
+LEARNED = [
+    Algorithm("F3AST", samplers.TrackedRates, MEAN, fedavg),
+    Algorithm("CA-Fed, nobody left out", lambda: samplers.CorrelationAware(bias=1e9), MEAN, links_corrected),
 ]
 
 # What is wrong, with the Omega that it was meant to have.
@@ -268,6 +310,9 @@ SELECTIONS = [
     Algorithm("HiCS-FL", lambda: samplers.EntropyClusters(num_classes=6), MEAN, exact),
     Algorithm("power-of-choice", samplers.PowerOfChoice, MEAN, exact),
     Algorithm("FedExP", IMPORTANCE, lambda: aggregators.Extrapolated(MEAN()), exact),
+    Algorithm("CA-Fed", samplers.CorrelationAware, MEAN, exact),
+    Algorithm("Oort", samplers.UtilityBased, MEAN, exact),
+    Algorithm("TiFL", samplers.Tiers, MEAN, exact),
 ]
 
 
@@ -285,7 +330,7 @@ def by_name(algorithm: Algorithm) -> str:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=by_name)
+@pytest.mark.parametrize("algorithm", ALGORITHMS + LEARNED, ids=by_name)
 def test_measured_weights_are_the_predicted_ones(algorithm: Algorithm, system: str) -> None:
     assert error(algorithm, system, algorithm.num_rounds, algorithm.copies) < TOLERANCE
 
@@ -328,7 +373,7 @@ def test_postponed_broadcast_with_sampling(system: str) -> None:
 
 if __name__ == "__main__":
     print("| algorithm |", " | ".join(SYSTEMS), "|")
-    for each in ALGORITHMS:
+    for each in ALGORITHMS + LEARNED:
         cells = [f"{error(each, system, each.num_rounds, each.copies):.4f}" for system in SYSTEMS]
         print(f"| {each.name} |", " | ".join(cells), "|", flush=True)
     for each in WRONG:

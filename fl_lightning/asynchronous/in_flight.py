@@ -38,17 +38,12 @@ class ArrivalRates(Sampler):
 
     @override
     def start(self, forecast: Forecast) -> None:
-        self._mean_seconds = np.mean([seconds_of(profiles) for profiles in forecast()], axis=0)
+        self._mean_seconds = np.mean([profiles.seconds for profiles in forecast()], axis=0)
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
-        rates = 1 / (self._mean_seconds if len(self._mean_seconds) else seconds_of(profiles))
+        rates = 1 / (self._mean_seconds if len(self._mean_seconds) else profiles.seconds)
         return np.asarray(rates / rates.sum(), dtype=np.float64)
-
-
-def seconds_of(profiles: Profiles) -> Vector:
-    """Return the seconds that each client takes; without a clock a step takes one, (M,)."""
-    return profiles.num_steps.astype(np.float64) if profiles.conditions.seconds is None else profiles.conditions.seconds
 
 
 class AsynchronousSelection(Remembers, Selection):
@@ -119,7 +114,7 @@ class AsynchronousSelection(Remembers, Selection):
     @override
     def start(self, forecast: Forecast) -> None:
         super().start(forecast)
-        typical = [(profiles.num_steps, seconds_of(profiles)) for profiles in forecast()]
+        typical = [(profiles.num_steps, profiles.seconds) for profiles in forecast()]
         self._mean_seconds = np.mean([seconds for _, seconds in typical], axis=0)
         self._typical = typical if self.everybody else []
         self._seen = self._tried(list(islice(forecast(), _TRIED_PROFILES)))
@@ -153,7 +148,7 @@ class AsynchronousSelection(Remembers, Selection):
             raise ValueError(
                 "AsynchronousSelection knows no deadline: leave loop.clock.deadline out, or use SamplerSelection"
             )
-        seconds = seconds_of(profiles)
+        seconds = profiles.seconds
         rng = generator(seed, Purpose.ARRIVALS, index)
         num_clients, began = profiles.num_clients, self.now
         size = self.num_draws(num_clients)

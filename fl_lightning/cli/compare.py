@@ -154,6 +154,7 @@ def _conclude(folder: Path, project: str | None) -> None:
     from rich.console import Console
 
     from fl_lightning.cli.report import publish, warn
+    from fl_lightning.config.methods import methods
     from fl_lightning.report.outcome import load, outcome_table
 
     try:
@@ -164,12 +165,12 @@ def _conclude(folder: Path, project: str | None) -> None:
         return
     if project:
         publish(outcome, folder / "report", project if outcome.logged else None)
-    Console(width=None if sys.stdout.isatty() else 100).print(outcome_table(outcome.comparison))
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    console.print(outcome_table(outcome.comparison))
+    console.print(methods().to_cite(entry.name for entry in outcome.comparison.entries), highlight=False, markup=False)
 
 
-def execute(
-    planned: list[Job], folder: Path, place: Place, until: float | None = None
-) -> "ComparisonProgress":
+def execute(planned: list[Job], folder: Path, place: Place, until: float | None = None) -> "ComparisonProgress":
     """Make the runs that are not finished, and show how far they are; none begins after ``until`` of the clock."""
     progress = ComparisonProgress(len(planned))
     with progress.bars:

@@ -135,7 +135,7 @@ def _diagnose(
         environment = parts.environment(merged, outer, options.trust)
         given = systems.planner_of_config(environment, parts.model_bytes(merged, options.trust))
     planner, label_counts, notes = given
-    algorithms = parts.algorithms(merged, configs.names_given(options.algorithms), inner, options.trust)
+    algorithms = list(parts.algorithms(merged, configs.names_given(options.algorithms), inner, options.trust))
     found, unknown = systems.diagnosed(algorithms, planner)
     title = options.clients or options.config or configs.DEMO
     title += f", system {options.system}" if options.system else ""
@@ -143,10 +143,12 @@ def _diagnose(
     settings = parts.averaging(merged, of_averaging, options.trust)
     rounds = given_rounds(planner)
     choice = recommend(found, _kept(settings, planner, rounds))
+    regime = systems.regime_of(algorithms, found, planner, label_counts)
     if options.json:
-        print_json({"source": title, "clients": len(planner.weights), **words.document(found, unknown, choice)})
+        document = words.document(found, unknown, choice, regime)
+        print_json({"source": title, "clients": len(planner.weights), **document})
         return
-    for line in words.verdict(found, choice, label_counts):
+    for line in [*words.verdict(found, choice, label_counts), *([] if regime is None else [regime.line])]:
         console.print(line, highlight=False)
     whole = options.all or options.algorithms != "all"
     shown = found if whole else words.few(found, choice)

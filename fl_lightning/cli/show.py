@@ -1,18 +1,22 @@
-"""``fl-lightning show``: the parts that can stand in a config, with their arguments."""
+"""``fl-lightning show``: the parts that can stand in a config, with their arguments; the shipped algorithms."""
 
 from dataclasses import asdict
 
 from fl_lightning.cli.main import OneLineParser, listed, print_json, width
-from fl_lightning.config import catalogue
+from fl_lightning.config import catalogue, methods
 from fl_lightning.config import compose as configs
 from fl_lightning.config.catalogue import Argument, Catalogue, Part
+
+_ALGORITHMS = "algorithms"  # every shipped one, from one table
 
 
 def make_parser() -> OneLineParser:
     """Return the parser."""
     parser = OneLineParser(prog="fl-lightning show", description=__doc__)
     known = catalogue.stored()
-    parser.add_argument("name", nargs="?", help=f"a kind of part ({', '.join(known.kinds)}), systems, or a class")
+    parser.add_argument(
+        "name", nargs="?", help=f"a kind of part ({', '.join(known.kinds)}), systems, algorithms, or a class"
+    )
     parser.add_json()
     return parser
 
@@ -23,6 +27,13 @@ def main(arguments: list[str]) -> int:
     name, known = options.name, catalogue.stored()
     if name == "systems":
         _show_systems(options.json)
+        return 0
+    if name == _ALGORITHMS:
+        found = methods.methods()
+        if options.json:
+            print_json(found.document())
+        else:
+            print("\n".join(methods.listed(found, width())))
         return 0
     if options.json:
         if name is None:
@@ -54,7 +65,7 @@ def _show_systems(as_json: bool) -> None:
 def _find(known: Catalogue, name: str) -> Part:
     found = known.part(name) or next((part for part in known.parts.values() if part.name == name), None)
     if found is None:
-        names = [*(part.name for part in known.parts.values()), *known.kinds, "systems"]
+        names = [*(part.name for part in known.parts.values()), *known.kinds, "systems", _ALGORITHMS]
         kinds = ", ".join(known.kinds)
         hint = configs.suggestion(name, names)
         raise configs.ConfigError(f"there is no part {name!r}{hint}: give one of {kinds}, or a class")

@@ -44,7 +44,13 @@ def make_parser() -> OneLineParser:
     add("--data", help="some of its data sets, separated by commas (default: all)")
     add("--systems", help="some of its systems, separated by commas (default: all)")
     add("--seeds", help="0:5 (the end left out) or 0,1,2 (default: those of the suite)")
-    add("--rounds-factor", type=float, default=1.0, metavar="F", help="make F times the rounds of the suite (default: 1)")
+    add(
+        "--rounds-factor",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="make F times the rounds of the suite (default: 1)",
+    )
     add("--budget", metavar="TIME", help="start no run after this much time: 90m, 2h, 600s; says what is left out")
     add("--rows", action="append", default=[], metavar="CSV", help="stored rows to stand beside, such as rows.csv")
     add("--out", help="folder of all runs (default: runs/suite_<version>, with the factor)")
@@ -137,7 +143,9 @@ def _say_left_out(planned: "list[Job]", folder: Path) -> None:
         counted = Counter(f"{job.group}seed {job.seed}" for job in missing)
         named = ", ".join(f"{name} ({number} algorithms)" for name, number in list(counted.items())[:6])
         rest = f" and {len(counted) - 6} more" if len(counted) > 6 else ""
-        print(f"left out: {len(missing)} of {len(planned)} runs: {named}{rest}; the same command makes them in {folder}")
+        print(
+            f"left out: {len(missing)} of {len(planned)} runs: {named}{rest}; the same command makes them in {folder}"
+        )
 
 
 def _conclude(folder: Path, version: str, stored: list[Path], factor: float) -> None:
@@ -162,6 +170,12 @@ def _conclude(folder: Path, version: str, stored: list[Path], factor: float) -> 
     title = f"{version} at {factor:g} of its rounds" if factor != 1 else version
     write_durably(folder / "leaderboard.md", f"# {title}\n\n{leaderboard.to_markdown(made)}".encode())
     write_durably(folder / "leaderboard.html", leaderboard.to_html(title, made, pages).encode())
-    print("\n".join([f"{folder / 'leaderboard.html'}: {len(rows)} runs, rows in {folder / 'rows.csv'}", "", made[0].to_markdown()]))
-
-
+    print(
+        "\n".join(
+            [
+                f"{folder / 'leaderboard.html'}: {len(rows)} runs, rows in {folder / 'rows.csv'}",
+                "",
+                made[0].to_markdown(),
+            ]
+        )
+    )

@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from fl_lightning.parts.protocols import Federation
 from fl_lightning.types import IntVector, RoundPlan
 
 if TYPE_CHECKING:
@@ -253,11 +254,31 @@ def label_counts(federation: TensorFederation | DatasetFederation, num_classes: 
     array([[1, 1, 0],
            [1, 0, 1]])
     """
-    sizes = federation.sizes
-    if isinstance(federation, TensorFederation):
-        labels = _labels(federation.train)[federation.order]
-    else:
-        labels = np.concatenate([_labels(federation.batch(m, np.arange(size))) for m, size in enumerate(sizes)])
+    labels = _all_labels(federation)
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"labels must lie in 0..{num_classes - 1}, got {labels.min()}..{labels.max()}")
-    return count_labels(sizes, labels, num_classes)
+    return count_labels(federation.sizes, labels, num_classes)
+
+
+def reported_labels(federation: Federation) -> IntVector:
+    """Return what clients answer who are asked how many training examples of each class they have, (M, C).
+
+    Raises:
+        ValueError: Where the data has no classes.
+    """
+    try:
+        labels = _all_labels(federation)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"the sampler asks clients how many examples of each class they have, but there are no classes ({error}): "
+            "use a sampler that does not, such as HeterogeneityAware"
+        ) from None
+    lowest = int(labels.min())
+    return count_labels(federation.sizes, labels - lowest, int(labels.max()) - lowest + 1)
+
+
+def _all_labels(federation: Federation) -> IntVector:
+    """Return the labels of all clients, one client's after the other's."""
+    if isinstance(federation, TensorFederation):
+        return _labels(federation.train)[federation.order]
+    return np.concatenate([_labels(federation.batch(m, np.arange(size))) for m, size in enumerate(federation.sizes)])

@@ -20,7 +20,7 @@ from fl_lightning.planning import Planner
 from fl_lightning.samplers import WithReplacement
 from fl_lightning.samplers.selection import Selection
 from fl_lightning.system.defaults import ScheduledLinks
-from fl_lightning.types import Conditions, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.types import Asked, Conditions, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads import Uploads
 
 _MEMORY_FLOATS = 20_000_000  # for the made-up gradients
@@ -108,23 +108,29 @@ class ImaginedProbe:
         self._gradients, self._profiles, self._losses = gradients, profiles, losses
         self.num_steps = 0
         self.trained: set[int] = set()
-        self.asked: IntVector = np.empty(0, dtype=np.int64)
+        self.asked = Asked()
 
     def losses(self, clients: IntVector) -> Vector:
         """Return made-up losses; a forward pass is charged as a third of a step."""
         self.num_steps += -(-len(clients) // 3)
-        self.asked = np.union1d(self.asked, clients)
+        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
         return self._losses[clients]
 
     def gradients(self, clients: IntVector) -> torch.Tensor:
         """Return made-up gradients."""
         self.num_steps += len(clients)
-        self.asked = np.union1d(self.asked, clients)
+        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
         return self._gradients[torch.from_numpy(clients)]
+
+    def label_counts(self) -> IntVector:
+        """Return made-up counts: each client has one of ten classes."""
+        counts: IntVector = np.eye(10, dtype=np.int64)[(10 * self._losses).astype(np.int64)]
+        self.asked = replace(self.asked, numbers=counts.size)
+        return counts
 
     def updates(self, clients: IntVector) -> Updates:
         """Return made-up updates: A times the gradient."""
-        self.asked = np.union1d(self.asked, clients)
+        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
         if not self.trained.issuperset(clients.tolist()):
             self.num_steps += int(self._profiles.num_steps[clients].sum())
             self.trained.update(clients.tolist())

@@ -1,7 +1,7 @@
 """The systems that are diagnosed, the clients of a configuration, of a table or of a run; and what follows for each."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +20,15 @@ from fl_lightning.diagnosis.dry_run import (
 )
 from fl_lightning.diagnosis.given_clients import ClientTable
 from fl_lightning.diagnosis.objective import Diagnosis, Needs, diagnose
+from fl_lightning.diagnosis.regime import Regime, regime
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.output import only_planning
 from fl_lightning.parts.traits import Keeps
 from fl_lightning.planning import Planner, target_weights
 from fl_lightning.runs.records import CHECKPOINTS, RunError, Table
 from fl_lightning.runs.storage import DamagedFileError, load_latest
+from fl_lightning.samplers import Importance
+from fl_lightning.samplers.selection import Selection
 from fl_lightning.system import Clock, Traffic
 from fl_lightning.types import Conditions, IntVector, Profiles, Vector
 
@@ -109,6 +112,21 @@ def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tup
             diagnosis = diagnose(name, like.weights, rounds, needs_of(planner))
         found.append(replace(diagnosis, bounded=bounded_parts(algorithm, like.system), votes=votes))
     return found, unknown
+
+
+def regime_of(
+    algorithms: Iterable[tuple[str, Algorithm]], found: Sequence[Diagnosis], like: Planner, labels: IntVector | None
+) -> Regime | None:
+    """Return whether consistency pays beyond the limit on work of a limited algorithm among them; None without one."""
+    known = {each.name: each for each in found}
+    for name, algorithm in algorithms:
+        sampling = algorithm.sampling
+        limited = algorithm.max_local_steps is not None and sampling.traits.consistent and name in known
+        if limited and isinstance(sampling, Selection):
+            plain = Selection(Importance(), sampling.clients_per_round, sampling.drawing)
+            biased, _ = diagnosed([("", replace(algorithm, sampling=plain))], like)
+            return regime(known[name], biased[0], labels) if biased else None
+    return None
 
 
 def needs_of(planner: Planner) -> Needs:

@@ -1,6 +1,7 @@
 """A diagnosis as a table, and what follows from it in plain words."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from fl_lightning.diagnosis.objective import (
     number_ranges,
     soonest,
 )
+from fl_lightning.diagnosis.regime import Regime
 from fl_lightning.theory.checks import Vector
 
 WIDE = 150
@@ -52,7 +54,9 @@ def table_of(
     """Return the table; where the terminal is narrow, without the columns that explain others."""
     wide = width >= WIDE - 20
     explained = {
-        "L1": ("distance of its votes from your weights" if choice.best.votes else "distance of its objective from yours")
+        "L1": (
+            "distance of its votes from your weights" if choice.best.votes else "distance of its objective from yours"
+        )
         + ", 0 to 2"
         + ", ~: approximate" * any(each.bounded for each in found),
         "step": "relative to FedAvg, before calibration",
@@ -163,7 +167,9 @@ def few(found: Sequence[Diagnosis], choice: Recommendation) -> list[Diagnosis]:
     return [each for each in found if each.name in kept]
 
 
-def document(found: Sequence[Diagnosis], unknown: Sequence[str], choice: Recommendation) -> dict[str, object]:
+def document(
+    found: Sequence[Diagnosis], unknown: Sequence[str], choice: Recommendation, regime: Regime | None = None
+) -> dict[str, object]:
     """Return a diagnosis for programs: plain numbers, all algorithms."""
     by_time = soonest(found, choice.share)
     rows = [
@@ -189,6 +195,7 @@ def document(found: Sequence[Diagnosis], unknown: Sequence[str], choice: Recomme
         "weights": choice.best.weights.tolist(),
         "algorithms": rows,
         "unknown": list(unknown),
+        "regime": None if regime is None else asdict(regime) | {"consistency": regime.verdict},
     }
 
 

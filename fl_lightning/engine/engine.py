@@ -12,6 +12,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from torchmetrics import Metric
 
+from fl_lightning.data.federation import reported_labels
 from fl_lightning.engine.batches import ClientBatches
 from fl_lightning.engine.choice import Mode, choose, layout_is_harmless
 from fl_lightning.engine.client import ClientTrainer, HookedTrainer
@@ -205,6 +206,10 @@ class Engine:
         """Return the gradient of the first batch of each client at the global model, (n, d)."""
         with self._precision.of_round():
             return self._way_of_training.gradients(state, clients, round_index)
+
+    def label_counts(self) -> IntVector:
+        """Return how many training examples of each class every client has, (M, C)."""
+        return reported_labels(self.batches.federation)
 
     def evaluate(self, state: ModelState) -> tuple[dict[str, float], Vector]:
         """Return the metrics of the global model on the test data, and its accuracy per class."""

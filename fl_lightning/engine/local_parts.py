@@ -12,7 +12,7 @@ from typing_extensions import override
 from fl_lightning.parts.memory import Remembers, State
 from fl_lightning.parts.protocols import Engine, Handout
 from fl_lightning.server.faults import finite_rows
-from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
+from fl_lightning.types import Asked, IntVector, ModelState, RoundPlan, Updates, Vector
 
 
 class LocalParts(Remembers):
@@ -164,25 +164,25 @@ class EngineProbe:
         self._parts = parts
         self._trained: Updates | None = None
         self.num_steps = 0  # local steps spent on questions
-        self.asked: IntVector = np.empty(0, dtype=np.int64)  # who answered one
+        self.asked = Asked()
 
     def losses(self, clients: IntVector) -> Vector:
         """Loss of the global model on one batch of each client; a forward pass is charged as a third of a step."""
         self.num_steps += -(-len(clients) // 3)
-        self.asked = np.union1d(self.asked, clients)
+        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
         return self._engine.losses(self._state, clients, self._plan.index)
 
     def gradients(self, clients: IntVector) -> torch.Tensor:
         """Gradient of one batch of each client at the global model."""
         self.num_steps += len(clients)
-        self.asked = np.union1d(self.asked, clients)
+        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
         gradients = self._engine.gradients(self._state, clients, self._plan.index)
         return gradients if self._parts is None else self._parts.without_local(gradients)
 
     def updates(self, clients: IntVector) -> Updates:
         """Full local training of each client."""
         self.num_steps += int(self._plan.profiles.num_steps[clients].sum())
-        self.asked = np.union1d(self.asked, clients)
+        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
         self._trained = self._engine.train(self._state, self._plan, clients, self._handout)
         absent = np.setdiff1d(clients, self._trained.clients)
         if len(absent):
@@ -192,6 +192,12 @@ class EngineProbe:
                 "norms='stale'"
             )
         return self._trained if self._parts is None else self._parts.shared(self._trained, self._state)
+
+    def label_counts(self) -> IntVector:
+        """How many examples of each class every client has; each number that is told is charged."""
+        counts = self._engine.label_counts()
+        self.asked = replace(self.asked, numbers=self.asked.numbers + counts.size)
+        return counts
 
     def trained(self, clients: IntVector, learning_rate: float) -> Updates | None:
         """Return the updates of these clients if all of them were trained already at this learning rate."""

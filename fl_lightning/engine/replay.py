@@ -37,6 +37,13 @@ class TrainsElsewhere:
         """Return nothing where the clients' data is here."""
         return self.local.evaluate_clients(state, round_index, max_examples)
 
+    def label_counts(self) -> IntVector:
+        """Refuse: nobody's data is here, and nodes are not asked for their labels."""
+        raise ValueError(
+            "the sampler asks clients for the labels of their data, which clients on other machines are not asked for: "
+            "use a sampler that does not, such as HeterogeneityAware"
+        )
+
     def load(self, state: ModelState) -> None:
         """Put a state into the module."""
         self.local.load(state)

@@ -46,7 +46,9 @@ def read(name: str) -> Suite:
     lists = all(isinstance(found[key], list) and found[key] for key in ("systems", "algorithms"))
     rounds = [*found["data"].values(), found["evaluations"]] if tables else [0]
     if not (tables and lists and all(type(each) is int and each > 0 for each in rounds)):
-        raise ConfigError(f"{path}: data and frozen are tables, systems and algorithms lists, and rounds numbers from 1")
+        raise ConfigError(
+            f"{path}: data and frozen are tables, systems and algorithms lists, and rounds numbers from 1"
+        )
     return Suite(**found)
 
 
@@ -69,7 +71,11 @@ def plan(suite: Suite, folder: Path, factor: float, trusted: Sequence[str]) -> l
     for seed in parse_seeds(suite.seeds):
         for data, system in suite.cells():
             rounds = max(1, round(suite.data[data] * factor))
-            settings = {"rounds": rounds, "evaluate_every": max(1, rounds // suite.evaluations), "evaluate_clients": rounds}
+            settings = {
+                "rounds": rounds,
+                "evaluate_every": max(1, rounds // suite.evaluations),
+                "evaluate_clients": rounds,
+            }
             overrides = [*(f"--loop.{key}={value}" for key, value in settings.items()), "--logger=none"]
             for name in algorithms:
                 label, cell = configs.label(Path(name).stem), f"{data}_{system}"

@@ -28,7 +28,7 @@ from fl_lightning.server import Budget, Spent
 from fl_lightning.server.faults import SoundProbe, without_absent
 from fl_lightning.solvers import Clipping, warn_of_difference
 from fl_lightning.system.pace import message_sizes
-from fl_lightning.types import IntVector, ModelState, Received, RoundPlan, RoundResult, Updates, Vector
+from fl_lightning.types import Asked, IntVector, ModelState, Received, RoundPlan, RoundResult, Updates, Vector
 from fl_lightning.uploads.hidden import check_hidden_updates, released
 
 # What a run takes from the loop at its start, and what does the same during a run.
@@ -38,7 +38,7 @@ _FIXED = dict.fromkeys((*_TAKEN, *_GIVEN), "resume_from in a second loop") | {
     "rounds": "should_stop, or resume_from in a second loop",
     "callbacks": "the hooks of those that are there",
 }
-_NOBODY: IntVector = np.empty(0, dtype=np.int64)
+_NOBODY = Asked()
 
 
 class FederatedLoop:
@@ -237,7 +237,7 @@ class FederatedLoop:
         self.call("on_round_end", result=result)
         return result
 
-    def _result(self, received: Received, seconds: float, asked: IntVector) -> RoundResult:
+    def _result(self, received: Received, seconds: float, asked: Asked) -> RoundResult:
         """Return what became of a round: its costs and the evaluation of the new model."""
         plan, asks = received.plan, self.planner.sampling_traits.asks
         costs = self.system.clock.charged(plan, received.delivered, self.algorithm.aggregator, asks, asked)

@@ -51,6 +51,9 @@ class Probe(Protocol):
     def gradients(self, clients: IntVector) -> torch.Tensor:
         """Gradient of one batch of each client at the global model, (n, d)."""
 
+    def label_counts(self) -> IntVector:
+        """How many examples of each class every client has, (M, C); a question for the first round alone."""
+
     def updates(self, clients: IntVector) -> Updates:
         """Full local training of each client; reused when one of them is drawn."""
 
@@ -108,6 +111,13 @@ class Answers(Protocol):
         """Return the gradient of the first batch of each client at the global model, (n, d)."""
 
 
+class CountsLabels(Protocol):
+    """Asks clients what their data is made of."""
+
+    def label_counts(self) -> IntVector:
+        """Return how many training examples of each class every client has, (M, C)."""
+
+
 class Trains(Answers, Protocol):
     """A way of training the clients of a round."""
 
@@ -125,7 +135,7 @@ class EvaluatesClients(Protocol):
         """Return the metrics of a state on one batch of the federation."""
 
 
-class Engine(Answers, EvaluatesClients, Protocol):
+class Engine(Answers, CountsLabels, EvaluatesClients, Protocol):
     """All that the loop knows of how a model is trained and evaluated: here, in processes, or on other machines."""
 
     @property

@@ -27,6 +27,7 @@ class SamplerTraits:
     learns: bool = False  # p depends on earlier rounds
     looks_at_updates: bool = False  # p depends on what clients compute, not on who arrived alone
     needs_forecast: bool = False  # p rests on a look at typical rounds before the first one
+    needs_seconds: bool = False  # p depends on how long a round takes each client on the clock
     # The narrowest scope in which a learning rate may be calibrated. Where p is that of a realised selection ("none")
     # or cannot follow this round's conditions ("average"), a rate calibrated in each round would depend on who was just
     # selected, and the objective with it.

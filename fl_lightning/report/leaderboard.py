@@ -139,7 +139,9 @@ def cell_table(rows: Sequence[Row], reference: str) -> Table:
         against = "" if name == reference else number(pair.mean, sign=True) + interval
         mark = f"**{shown}**" if name in best else shown
         lines.append((f"`{name}`", mark, against, number(timely), number(worst), *_costs(costs)))
-        records.append({"algorithm": name, "mean": means[name], "difference": pair.mean, "low": pair.low, "high": pair.high})
+        records.append(
+            {"algorithm": name, "mean": means[name], "difference": pair.mean, "low": pair.low, "high": pair.high}
+        )
     metric = rows[0].metric.removeprefix("test_").replace("_", " ")
     header = (f"{metric}{' (lower is better)' * (sign < 0)}", f"− {reference}", f"at {count(time)} s")
     seeds, rounds = len({row.seed for row in rows}), sorted({row.rounds for row in rows})
@@ -165,7 +167,7 @@ def summary_table(rows: Sequence[Row], reference: str) -> Table:
     for each in cells.values():
         sign = 1 if each[0].mode == "max" else -1
         values = {name: {row.seed: row.value for row in runs} for name, runs in _by_algorithm(each).items()}
-        order = sorted(values, key=lambda name: -sign * statistics.spread(values[name].values()).mean)  # noqa: B023
+        order = sorted(values, key=lambda name: -sign * statistics.spread(values[name].values()).mean)
         best = leaders(values, sign)
         for place, name in enumerate(order, 1):
             ranks.setdefault(name, []).append(place)
@@ -231,7 +233,9 @@ def _by_cell(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def _by_algorithm(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    return {name: [row for row in rows if row.algorithm == name] for name in dict.fromkeys(row.algorithm for row in rows)}
+    return {
+        name: [row for row in rows if row.algorithm == name] for name in dict.fromkeys(row.algorithm for row in rows)
+    }
 
 
 def _at(row: Row, seconds: float) -> float:

@@ -187,6 +187,10 @@ class SoundProbe:
         """Gradient of one batch of each client at the global model."""
         return _zeroed(self._probe.gradients(clients))
 
+    def label_counts(self) -> IntVector:
+        """How many examples of each class every client has."""
+        return self._probe.label_counts()
+
     def updates(self, clients: IntVector) -> Updates:
         """Full local training of each client."""
         updates = self._probe.updates(clients)

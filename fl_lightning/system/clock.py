@@ -14,7 +14,7 @@ from fl_lightning.seeding import Purpose
 from fl_lightning.system.availability import AvailabilityTrace, DayNight, OnOff, Phones, uniforms
 from fl_lightning.system.pace import SCALAR_BYTES, Pace, Traffic, Values, client_values, normal, read_pace
 from fl_lightning.system.traces import has_column
-from fl_lightning.types import Arrivals, Cohort, Conditions, IntVector, Profiles, RoundCosts, RoundPlan, Vector
+from fl_lightning.types import Arrivals, Asked, Cohort, Conditions, IntVector, Profiles, RoundCosts, RoundPlan, Vector
 
 _HOPELESS = 0.99  # probability of missing the deadline from which on a client is not drawn
 
@@ -271,11 +271,12 @@ class Clock:
         return first
 
     def charged(
-        self, plan: RoundPlan, delivered: IntVector, aggregator: Aggregator, asks: Asks, asked: IntVector
+        self, plan: RoundPlan, delivered: IntVector, aggregator: Aggregator, asks: Asks, asked: Asked
     ) -> RoundCosts:
         """Return what a round of an algorithm costs, given who answered a question before the draw, and how long."""
-        answers = len(asked) * (self.traffic.model if asks == "vectors" else SCALAR_BYTES)
-        costs = self.costs(plan, delivered, aggregator.downloads(plan, delivered), asked, answers)
+        answers = len(asked.clients) * (self.traffic.model if asks == "vectors" else SCALAR_BYTES)
+        answers += asked.numbers * SCALAR_BYTES
+        costs = self.costs(plan, delivered, aggregator.downloads(plan, delivered), asked.clients, answers)
         up, down = aggregator.protocol_bytes(plan, delivered)
         return replace(costs, uplink_bytes=costs.uplink_bytes + up, downlink_bytes=costs.downlink_bytes + down)
 

@@ -296,8 +296,8 @@ def favano(s, r, x):
 def safa(tolerance):
     def step(s, r, x):
         """In the words of the protocol: versions, deprecated clients, a cache of models and their mean."""
-        cache = s.setdefault("cache", {m: x for m in range(M)})
-        local = s.setdefault("local", {m: (x, 0) for m in range(M)})
+        cache = s.setdefault("cache", dict.fromkeys(range(M), x))
+        local = s.setdefault("local", dict.fromkeys(range(M), (x, 0)))
         for m in s.get("heard", []):
             local[m] = (x, r.index - 1)
         for m in range(M):

@@ -7,7 +7,7 @@ replaced by this closed form.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -84,6 +84,11 @@ def _geometric_sum(num_steps: np.ndarray, decay: float) -> np.ndarray:
     return (1 - (1 - decay) ** num_steps) / decay if decay else num_steps.astype(np.float64)
 
 
+def made_labels(num_clients: int) -> np.ndarray:
+    """How many examples of three classes each client says it has, (M, 3)."""
+    return 1 + 8 * np.eye(3, dtype=np.int64)[np.arange(num_clients) % 3]
+
+
 class QuadraticProbe:
     """Answers what samplers ask before they draw."""
 
@@ -95,6 +100,9 @@ class QuadraticProbe:
 
     def gradients(self, clients: np.ndarray) -> torch.Tensor:
         return self.weights - self.targets[torch.from_numpy(clients)]
+
+    def label_counts(self) -> np.ndarray:
+        return made_labels(len(self.targets))
 
     def updates(self, clients: np.ndarray) -> Updates:
         gains = self.gains[torch.from_numpy(clients)]
@@ -157,7 +165,7 @@ def measured_weights(
         deltas = gains[torch.from_numpy(clients)][:, None] * _gradients(
             aggregator.handout(plan), clients, model, targets
         )
-        updates = _updates(clients, deltas, profiles.num_steps)
+        updates = replace(_updates(clients, deltas, profiles.num_steps), losses=probe.losses(clients))
         if index > burn_in or not held_back:  # what is held back is in units of steps, which are longer before
             updates = uploads(updates, plan, seed)
         model = aggregator(model, updates, delivered, plan)
@@ -173,8 +181,12 @@ def reported_weights(
     """Return Omega as sampler and aggregator report it before any draw, over all rounds, (kinds,)."""
     selection = SamplerSelection(sampler, system.num_draws * copies, _independent(sampler))
     selection.start(lambda: system.profiles(256, copies, seed + 1000))
-    total = np.zeros(system.num_kinds * copies)
+    total, targets = np.zeros(system.num_kinds * copies), torch.eye(system.num_kinds * copies, dtype=torch.float64)
     for profiles in system.profiles(num_rounds, copies, seed):
+        if selection.traits.asks == "numbers" and not sampler.traits.needs_all_updates:
+            gains = torch.from_numpy(system.gain(profiles.num_steps))
+            probe = QuadraticProbe(targets.mean(dim=0), targets, profiles.num_steps, gains)
+            selection.ask(profiles, probe, np.random.default_rng(0))
         cohort = selection.expected_cohort(profiles)
         plan = made_plan(1, profiles, cohort, aggregator.coefficients(profiles, cohort), system.learning_rate)
         total += plan.expected.contribution

@@ -1,6 +1,7 @@
 """Each sampler in a real loop against a few lines of numpy that know nothing of its code."""
 
 import io
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ class Past:
 
     rounds: list = field(default_factory=list)
     model: np.ndarray = field(default_factory=lambda: np.zeros(D))
+    loop: FederatedLoop | None = None
+    models: list = field(default_factory=list)  # at the start of each round
 
     def arrived(self) -> dict[int, np.ndarray]:
         """The last delivered Delta / A of each client."""
@@ -204,6 +207,97 @@ def uniform(past, profiles, rng):
     return np.full(M, 1 / M), M * WEIGHTS
 
 
+def f3ast(past, profiles, rng):
+    rates = WEIGHTS
+    for result in past.rounds:
+        rates = 0.99 * rates + 0.01 * result.plan.cohort.counts / K
+    behind = (WEIGHTS / rates).round(9)
+    return indicator(np.array(sorted(range(M), key=lambda m: (-behind[m], m))[:K])), WEIGHTS / rates
+
+
+def cafed(past, profiles, rng):
+    states = [np.where(r.plan.cohort.counts > 0, r.delivered > 0, -1) for r in past.rounds]
+    losses: dict[int, float] = {}
+    for result in past.rounds:
+        losses |= dict(zip(result.updates.clients.tolist(), result.updates.losses, strict=True))
+    known = np.array([[state[m] >= 0 for m in range(M)] for state in states]).reshape(-1, M).sum(0)
+    there = np.array([[state[m] == 1 for m in range(M)] for state in states]).reshape(-1, M).sum(0)
+    rate = (there + 2 * (there.sum() + 1) / (known.sum() + 1)) / (known + 2)
+    kept = np.full(M, True)
+    if losses:
+        f = np.array([losses.get(m, np.mean(list(losses.values()))) for m in range(M)])
+        pairs = [(m, a[m], b[m]) for a, b in itertools.pairwise(states) for m in range(M)]
+        stay = [sum(1 for each in pairs if each == (m, s, s)) + 1 for s in (0, 1) for m in range(M)]
+        seen = [sum(1 for n, a, b in pairs if (n, a) == (m, s) and b >= 0) + 2 for s in (0, 1) for m in range(M)]
+        correlation = (np.array(stay) / np.array(seen)).reshape(2, M).sum(0) - 1
+
+        def error(kept):
+            share = np.where(kept, WEIGHTS, 0) / WEIGHTS[kept].sum()
+            return share @ f + f.max() * (np.abs(share - WEIGHTS).sum() / 2) ** 2
+
+        for order in (-np.abs(correlation), rate):
+            for m in np.argsort(order, kind="stable"):
+                without = kept & (np.arange(M) != m)
+                if without.any() and error(without) < error(kept) - 1e-12:
+                    kept = without
+    return kept / kept.sum(), M * WEIGHTS / rate
+
+
+def oort(past, profiles, rng):
+    t, loss, when = len(past.rounds), np.full(M, np.nan), np.zeros(M)
+    for result in past.rounds:
+        loss[result.updates.clients], when[result.updates.clients] = result.updates.losses, result.plan.index
+    slow = np.minimum(1, np.quantile(profiles.num_steps, 0.3) / profiles.num_steps) ** 2
+    known = ~np.isnan(loss)
+    fresh = min(K * max(0.9 * 0.98**t, 0.3) if known.any() else K, M - known.sum())
+    fresh = max(fresh, K - known.sum())
+
+    def shared(score, amount):  # min(1, factor * score) adding up to the amount
+        low, high = 0.0, 1e12
+        for _ in range(300):
+            middle = (low + high) / 2
+            low, high = (middle, high) if np.minimum(1, middle * score).sum() < amount else (low, middle)
+        return np.minimum(1, high * score)
+
+    p = shared(np.where(known, 0, WEIGHTS * slow), fresh) if fresh else np.zeros(M)
+    if fresh < K:
+        u = (WEIGHTS * loss)[known]
+        high = np.sort(u)[int(np.ceil(0.9 * (len(u) - 1)))]
+        score = np.zeros(M)
+        score[known] = (np.minimum(u, high) - u.min()) / max(np.ptp(u), 1e-12) + np.sqrt(
+            0.1 * np.log(t + 1) / when[known]
+        )
+        score *= slow
+        limit = 0.7 * np.sort(score[known])[::-1][int(K - fresh) - 1 if int(K - fresh) <= known.sum() else -1]
+        pool = np.where(known & (score >= limit), np.maximum(score, 1e-9), 0)
+        pool = pool if (pool > 0).sum() >= K - fresh else np.where(known, np.maximum(score, 1e-9), 0)
+        p = p + shared(pool, K - fresh)
+    return p / p.sum(), np.ones(M)
+
+
+def alike(past, profiles, rng):
+    return np.full(M, 1 / M), np.ones(M)
+
+
+def tifl(past, profiles, rng):
+    order = np.argsort(
+        np.mean([each.num_steps for each in past.loop.planner.typical_profiles()], axis=0), kind="stable"
+    )
+    slow = np.isin(np.arange(M), order[4:])  # seven clients, two tiers
+    chance = np.array([0.5, 0.5])
+    if len(past.rounds) >= 10:
+        losses = 0.5 * ((past.models[10] - TARGETS) ** 2).sum(axis=1)
+        chance = np.array([1, 2]) / 3 if losses[slow].mean() > losses[~slow].mean() else np.array([2, 1]) / 3
+    return np.where(slow, chance[1] / 3, chance[0] / 4), np.ones(M)
+
+
+def fedcs(past, profiles, rng):
+    taken = np.zeros(M)
+    for candidates in itertools.permutations(range(M), 6):
+        taken[sorted(candidates, key=lambda m: profiles.num_steps[m])[:K]] += 1  # of equals the first, in all orders
+    return taken / taken.sum(), np.ones(M)
+
+
 CASES: dict[str, tuple[Callable[[], samplers.Sampler], Reference]] = {
     "importance": (samplers.Importance, plain),
     "uniform": (samplers.Uniform, uniform),
@@ -223,6 +317,12 @@ CASES: dict[str, tuple[Callable[[], samplers.Sampler], Reference]] = {
     "powerofchoice": (lambda: samplers.PowerOfChoice(5), power_of_choice),
     "varianceoptimal": (lambda: samplers.VarianceOptimal(use_norms=True), variance_optimal),
     "workaware": (samplers.WorkAware, work_aware),
+    "f3ast": (samplers.TrackedRates, f3ast),
+    "cafed": (samplers.CorrelationAware, cafed),
+    "oort": (samplers.UtilityBased, oort),
+    "refl": (samplers.LeastAvailable, alike),
+    "tifl": (samplers.Tiers, tifl),
+    "fedcs": (samplers.FastestCandidates, fedcs),
     "consistent-delta": (lambda: samplers.Consistent(samplers.DiversityBased()), consistent_delta),
 }
 
@@ -235,6 +335,8 @@ class Checker:
 
     def on_round_start(self, loop, plan) -> None:
         self.past.model = loop.state.weights.numpy().copy()
+        self.past.models.append(self.past.model)
+        self.past.loop = loop
         p, c = self.reference(self.past, plan.profiles, generator(SEED, Purpose.SAMPLING, plan.index))
         assert plan.cohort.probabilities == pytest.approx(p, rel=1e-6, abs=1e-12), plan.index
         drawable = p > 0

@@ -1,0 +1,147 @@
+"""What is known of every shipped algorithm in words, from ``configs/methods.yaml``: tables, and what to cite."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+
+from fl_lightning.config import compose as configs
+
+_HEADINGS = ("name", "method", "rule", "needs to know", "keeps", "sends", "Omega", "variance", "L1", "year", "cite")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """What to cite."""
+
+    key: str
+    title: str
+    authors: str  # as BibTeX wants them
+    where: str
+    year: int
+
+    @property
+    def bibtex(self) -> str:
+        """The entry of a BibTeX file."""
+        kind, place = (
+            ("article", "journal")
+            if "arXiv" in self.where or "IEEE T" in self.where
+            else ("inproceedings", "booktitle")
+        )
+        lines = [f"@{kind}{{{self.key},", f"  title = {{{self.title}}},", f"  author = {{{self.authors}}},"]
+        return "\n".join([*lines, f"  {place} = {{{self.where}}},", f"  year = {{{self.year}}}", "}"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One row of the table; the file says what the columns mean."""
+
+    name: str
+    method: str
+    corrects: str
+    cite: str
+    rule: str = ""
+    needs: str = ""
+    keeps: str = ""
+    sends: str = ""
+    omega: str = ""
+    variance: str = ""
+    l1: str = ""
+    read: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Methods:
+    """The whole file."""
+
+    groups: dict[str, str]  # what is corrected, in words
+    methods: tuple[Method, ...]
+    papers: dict[str, Paper]
+
+    def cells(self, each: Method) -> list[str]:
+        """Return a row in the order of the headings."""
+        read = f" (read from the {each.read})" if each.read else ""
+        words = [each.name, each.method + read, each.rule, each.needs or "nothing", each.keeps, each.sends, each.omega]
+        return [*words, each.variance, each.l1, str(self.papers[each.cite].year), each.cite]
+
+    def markdown(self) -> str:
+        """Return a table for each group that has methods."""
+        lines: list[str] = []
+        for group, title in self.groups.items():
+            members = [each for each in self.methods if each.corrects == group]
+            if members:
+                lines += [f"### {title}", "", f"| {' | '.join(_HEADINGS)} |", "|---" * len(_HEADINGS) + "|"]
+                for each in members:
+                    name, *others, cite = self.cells(each)
+                    shown = " | ".join(cell.replace("|", "\\|") for cell in others)
+                    lines.append(f"| `{name}` | {shown} | [{cite}](citing.md#{cite}) |")
+                lines.append("")
+        return "\n".join(lines)
+
+    def bibliography(self) -> str:
+        """Return all BibTeX entries, each below its key."""
+        keys = sorted({each.cite for each in self.methods})
+        return "\n".join(f"### {key}\n\n```bibtex\n{self.papers[key].bibtex}\n```\n" for key in keys)
+
+    def document(self) -> dict[str, object]:
+        """Return all of it for programs."""
+        return {
+            "groups": self.groups,
+            "algorithms": [asdict(each) | {"year": self.papers[each.cite].year} for each in self.methods],
+            "papers": [asdict(each) | {"bibtex": each.bibtex} for each in self.papers.values()],
+        }
+
+    def to_cite(self, names: Iterable[str]) -> str:
+        """Return in one line what to cite of some algorithms; nothing of those that are not shipped.
+
+        >>> methods().to_cite(["fedacs", "fedavg", "mine"])
+        'cite: weng2025 (fedacs), mcmahan2017 (fedavg); BibTeX: fl-lightning show algorithms --json, or docs/citing.md'
+        """
+        given, by_paper = set(names), dict[str, list[str]]()
+        for each in self.methods:
+            if each.name in given:
+                by_paper.setdefault(each.cite, []).append(each.name)
+        cited = ", ".join(f"{key} ({', '.join(users)})" for key, users in by_paper.items())
+        return f"cite: {cited}; BibTeX: fl-lightning show algorithms --json, or docs/citing.md" if cited else ""
+
+
+@cache
+def methods() -> Methods:
+    """Return what the file says.
+
+    Raises:
+        ConfigError: If an entry lacks something, or names a group or a paper that is not there.
+    """
+    path = configs.FOLDER / "methods.yaml"
+    said = configs.read(path)
+    known = {each.name for each in fields(Method)}
+    for name, entry in said["methods"].items():
+        wrong = [*(entry.keys() - known), *({"method", "corrects", "cite"} - entry.keys())]
+        if wrong or entry["corrects"] not in said["groups"] or entry["cite"] not in said["papers"]:
+            raise configs.ConfigError(
+                f"{path}: {name} must have method, a group of the file as corrects, a paper of the file as cite, and "
+                f"none but {', '.join(sorted(known - {'name'}))}; wrong: {', '.join(wrong) or 'corrects or cite'}"
+            )
+    papers = {key: Paper(key=key, **each) for key, each in said["papers"].items()}
+    rows = tuple(Method(name=name, **entry) for name, entry in said["methods"].items())
+    return Methods(groups=said["groups"], methods=rows, papers=papers)
+
+
+def listed(found: Methods, width: int) -> list[str]:
+    """Return the methods as lines of a terminal: two for each, what it is and what it asks for."""
+    lines: list[str] = []
+    for group, title in found.groups.items():
+        members = [each for each in found.methods if each.corrects == group]
+        lines += ["", title] * bool(members)
+        for each in members:
+            asks = [
+                f"needs {each.needs or 'nothing'}",
+                each.keeps and f"keeps {each.keeps}",
+                each.sends and f"sends {each.sends}",
+            ]
+            what = f"{each.method}: {each.rule} [{each.cite}]" if each.rule else f"{each.method} [{each.cite}]"
+            for text in (
+                f"  {each.name:<18}{what}",
+                f"  {'':<18}{'; '.join(filter(None, asks))}; Omega ~ {each.omega}",
+            ):
+                lines.append(text if len(text) <= width else text[: width - 3] + "...")
+    return lines[1:]
