@@ -31,6 +31,13 @@ _OWN = (
 )  # fmt: skip
 _LISTED = {"fl_lightning", "lightning", "torch", "torchmetrics", "torchvision"}  # of which something is on the list
 _LIGHTNING = ("EarlyStopping", "LearningRateMonitor")
+_IN_A_FOLDER = ("save_dir", "name", "version", "prefix")
+LOGGERS = {  # of Lightning, with the arguments that may be set: none of them is an address, a key or a command
+    "CSVLogger": (*_IN_A_FOLDER, "flush_logs_every_n_steps"),
+    "TensorBoardLogger": (*_IN_A_FOLDER, "log_graph", "default_hp_metric", "sub_dir", "max_queue", "flush_secs"),
+    "MLFlowLogger": ("save_dir", "experiment_name", "run_name", "tags", "prefix", "run_id", "synchronous"),
+    "CometLogger": ("workspace", "project", "name", "prefix", "experiment_key"),  # online=False logs nothing at all
+}
 _NOT_ALLOWED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
 # Names and types of arguments through which a constructor could load, call or start something.
@@ -93,9 +100,10 @@ def _names_of(package: str) -> frozenset[str]:
         builders = {models.get_model_builder(name) for name in models.list_models(module=models)}
         found = _paths([models], lambda part: inspect.isfunction(part) and part in builders)
     else:
-        from lightning.pytorch import callbacks
+        from lightning.pytorch import callbacks, loggers
 
-        found = _paths([callbacks], lambda part: inspect.isclass(part) and part.__name__ in _LIGHTNING)
+        listed = (*_LIGHTNING, *LOGGERS)
+        found = _paths([callbacks, loggers], lambda part: inspect.isclass(part) and part.__name__ in listed)
     return frozenset().union(*found.values())
 
 
@@ -183,6 +191,21 @@ def explained(error: str) -> str:
     return f"{denied[1]} is not {reason} may name: if you would run its code yourself, add --trust {package}"
 
 
+def _check_logger(spec: dict[str, Any]) -> None:
+    """Refuse arguments of a logger by which a config could name an address, a key or a command."""
+    module, _, name = spec["class_path"].rpartition(".")
+    if name not in LOGGERS or not module.startswith("lightning."):
+        return
+    defaults = inspect.signature(getattr(import_module(module), name)).parameters
+    given = {**spec, **(spec.get("init_args") or {})}
+    for key in sorted(given.keys() - {"class_path", "init_args", *LOGGERS[name]}):
+        if given[key] not in ("", None, defaults[key].default if key in defaults else None):
+            raise ConfigError(
+                f"{spec['class_path']}: a config may not set {key}: add --trust lightning, or set the logger's own "
+                "environment variable, such as MLFLOW_TRACKING_URI"
+            )
+
+
 def check_classes(settings: Namespace, trusted: Sequence[str] = ()) -> list[str]:
     """Return every ``class_path``; refuse what is not on the list: functions, attributes and pretrained weights."""
     parts = list(_everything_in(settings))
@@ -196,6 +219,7 @@ def check_classes(settings: Namespace, trusted: Sequence[str] = ()) -> list[str]
         weights = (spec.get("init_args") or {}).get("weights")
         if path.startswith("torchvision.models.") and weights is not None:
             raise ConfigError(f"{path}: weights={weights} would be downloaded: add --trust torchvision")
+        _check_logger(spec)
     for part in parts:
         if callable(part) and not inspect.isclass(part):
             where = f"{getattr(part, '__module__', '')}.{getattr(part, '__qualname__', part)}"

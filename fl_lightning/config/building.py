@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import yaml
 from jsonargparse import Namespace
+from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
@@ -27,8 +28,9 @@ from fl_lightning.callbacks import (
 from fl_lightning.callbacks.monitors import TensorBoardMetrics
 from fl_lightning.callbacks.observed import PARTICIPATION
 from fl_lightning.callbacks.wandb import WandbMetrics
+from fl_lightning.config import loggers
 from fl_lightning.config.compose import ConfigError, Settings
-from fl_lightning.config.parsing import LOGGERS, instantiate, make_parser, parse_config, split_loop
+from fl_lightning.config.parsing import instantiate, make_parser, parse_config, split_loop
 from fl_lightning.config.processes import launch
 from fl_lightning.data import ValidationSplit
 from fl_lightning.loop import FederatedLoop
@@ -61,6 +63,7 @@ class Run:
     data: DataSource
     run_dir: Path
     config: str  # complete, as YAML
+    named_loggers: list[Namespace] = field(default_factory=list)  # by class; some write when they are made
     _starting: bool = field(default=True, init=False)  # there is nothing to save yet
 
     def pause(self) -> bool:
@@ -90,6 +93,7 @@ class Run:
             self._starting = False
             if fabric.global_rank == 0:
                 self._prepare(folder, beginning)
+                fabric.loggers.extend(loggers.made(self.named_loggers))
             self._train(federation, beginning.checkpoint)
         finally:
             if folder.close() and resume == "never":
@@ -129,7 +133,7 @@ class Run:
 
 def parse(merged: Settings, overrides: list[str], trusted: Sequence[str] = ()) -> Namespace:
     """Return the settings of a run, see :func:`fl_lightning.config.parsing.parse_config`."""
-    return parse_config(make_parser(), merged, overrides, trusted)
+    return parse_config(make_parser(), *loggers.complete(merged, overrides), trusted)
 
 
 def dump(settings: Namespace) -> str:
@@ -151,10 +155,18 @@ def instantiate_data_of(merged: Settings, trusted: Sequence[str] = ()) -> DataSo
 
 def instantiate_loop(settings: Namespace) -> FederatedLoop:
     """Make the loop alone, without loggers and files, to look at what a configuration asks for."""
-    with contextlib.redirect_stderr(io.StringIO()):
-        objects = make_parser().instantiate(settings)
+    objects = _instantiate(settings)
     algorithm, system, rest = split_loop(objects.loop)
-    return FederatedLoop(algorithm, system, **rest, fabric=objects.fabric, seed=settings.seed)
+    return FederatedLoop(algorithm, system, **rest, fabric=Fabric(**vars(objects.fabric)), seed=settings.seed)
+
+
+def _instantiate(settings: Namespace) -> Namespace:
+    """Make the objects of a configuration but for its loggers."""
+    wanted = settings.clone()
+    wanted.logger = "none"
+    with contextlib.redirect_stderr(io.StringIO()):
+        made: Namespace = make_parser().instantiate(wanted)
+    return made
 
 
 def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) -> Run:
@@ -175,17 +187,23 @@ def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) 
     settings.run_dir = settings.run_dir or f"runs/{name}/seed_{settings.seed}"
     config = dump(settings)
     torch.manual_seed(client_seed(settings.seed, Purpose.INITIAL_WEIGHTS, 0, 0))
-    with contextlib.redirect_stderr(io.StringIO()):
-        objects = make_parser().instantiate(settings)
+    objects = _instantiate(settings)
     data_name, _, algorithm_name = name.partition("_")
     labels = {"data": data_name, "algorithm": algorithm_name or name, "config": name} | (labels or {})
     callbacks = _with_defaults(objects.loop.callbacks, settings, config, labels)
-    fabric = objects.fabric
+    fabric = Fabric(**vars(objects.fabric))
     launch(fabric, settings.start_timeout)
     algorithm, system, rest = split_loop(objects.loop)
     loop = FederatedLoop(algorithm, system, **(rest | {"callbacks": callbacks}), fabric=fabric, seed=settings.seed)
     data = objects.data if settings.validation is None else ValidationSplit(objects.data, settings.validation)
-    return Run(loop=loop, module=objects.model, data=data, run_dir=Path(settings.run_dir), config=config)
+    return Run(
+        loop=loop,
+        module=objects.model,
+        data=data,
+        run_dir=Path(settings.run_dir),
+        config=config,
+        named_loggers=loggers.placed(settings.logger, Path(settings.run_dir)),
+    )
 
 
 def elsewhere(run: Run, engine: Engine, data: DataSource) -> Run:
@@ -258,9 +276,9 @@ def _adopt(recorder: RunRecorder, run_dir: Path, target: float | None, labels: d
 
 def _loggers(settings: Namespace, config: str, labels: dict[str, str]) -> list[Callback]:
     """Return a callback for each logger; in W&B, runs can be grouped by algorithm, data and seed under these names."""
-    names = wanted_loggers(settings.logger)
+    names = loggers.names(settings.logger)
     tree = yaml.safe_load(config)
-    callbacks: list[Callback] = []
+    callbacks: list[Callback] = [loggers.LogsConfig(tree)] if loggers.placed(settings.logger, Path()) else []
     if "wandb" in names:
         by_name = {"data": labels["data"], "algorithm": labels["algorithm"], "seed": settings.seed}
         callbacks.append(
@@ -277,17 +295,3 @@ def _loggers(settings: Namespace, config: str, labels: dict[str, str]) -> list[C
     if "tensorboard" in names:
         callbacks.append(TensorBoardMetrics(str(Path(settings.run_dir, "tensorboard")), tree))
     return callbacks
-
-
-def wanted_loggers(given: str | list[str]) -> list[str]:
-    """Return the loggers that a setting names, each once.
-
-    >>> wanted_loggers("wandb,tensorboard"), wanted_loggers(["none"])
-    (['wandb', 'tensorboard'], [])
-    """
-    names = given.split(",") if isinstance(given, str) else given
-    names = list(dict.fromkeys(name.strip() for name in names))
-    unknown = sorted(set(names) - {*LOGGERS, "none"})
-    if unknown:
-        raise ConfigError(f"logger={', '.join(unknown)} is unknown: use wandb, tensorboard, both by a comma, or none")
-    return [name for name in names if name != "none"]

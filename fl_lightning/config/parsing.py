@@ -25,6 +25,7 @@ from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.callbacks import RoundCheckpoint
 from fl_lightning.config.allow_list import check_classes, explained, limit_imports
 from fl_lightning.config.compose import ConfigError, Settings
+from fl_lightning.config.loggers import Given
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.parts.bases import Channel, DataSource, Partition, Sampling, Schedule, misfit
 from fl_lightning.runs import safe_yaml
@@ -33,14 +34,13 @@ from fl_lightning.samplers import Sampler
 from fl_lightning.solvers import Solver
 from fl_lightning.system.traces import KINDS
 
-LOGGERS = ("wandb", "tensorboard")
 _OPTIONS = (  # name, type, default and help of the keys that are of no class
     ("seed", int, 0, "Of every random stream."),
     ("run_dir", str | None, None, "Folder of the run; runs/<config>/seed_<seed> by default."),
     ("target_accuracy", float | None, None, "A value of loop.monitor; the cost to reach it is in the summary."),
     ("validation", float | None, None,
         "Share of the training data to hold out and evaluate on instead of the test data, for tuning."),
-    ("logger", list[str] | str, ["wandb"], f"{', '.join(LOGGERS)}, several separated by commas, or none."),
+    ("logger", Given, ["wandb"], "wandb, tensorboard, none, or a logger of Lightning by its class path; or several."),
     ("start_timeout", float, 300.0, "Seconds to wait for other processes and nodes at the start."),
 )  # fmt: skip
 _ONE_OF_EACH: dict[str, tuple[type, str]] = {  # they are required, because errors about them are clearer then
@@ -89,7 +89,7 @@ def make_parser(keys: Collection[str] | None = None) -> ArgumentParser:
     if keys is not None:
         add_loop_arguments(parser, [key.removeprefix("loop.") for key in keys if key.startswith("loop.")])
         return parser
-    parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"})
+    parser.add_class_arguments(Fabric, "fabric", skip={"callbacks", "loggers", "plugins"}, instantiate=False)
     parser.add_class_arguments(RoundCheckpoint, "checkpoint", skip={"folder", "about"}, instantiate=False)
     of_loop = [key for value in _VALUES for key in keys_of(value) if key not in ("fabric", "seed", "callbacks")]
     add_loop_arguments(parser, of_loop)

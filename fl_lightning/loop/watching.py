@@ -20,6 +20,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from fl_lightning.loop import results
+from fl_lightning.loop.loggers import Loggers
 from fl_lightning.parts import memory
 from fl_lightning.parts.protocols import Engine
 from fl_lightning.types import ModelState, RoundResult
@@ -56,6 +57,7 @@ class Rounds(Protocol):
     fabric: Fabric
     state: ModelState
     engine: Engine
+    record: results.RunRecord
     round_index: int
     should_stop: bool
     evaluate_every: int
@@ -99,6 +101,7 @@ class Everybody:
         self._of_module = list(found) if isinstance(found, Sequence) else [found]
         for callback in (*self._of_module, *self._added(given)):
             check_callback(callback)
+        self._loggers = [Loggers(dict(named(fabric.loggers)))] if fabric.loggers else []
         self._left_out = {id(callback) for callback in fabric._callbacks if not _is_called(callback)}
         self._known = self.called
 
@@ -117,7 +120,7 @@ class Everybody:
         """All, in the order in which they are called; the loop's last one saves what those before it know."""
         kinds = {type(callback) for callback in self._of_module}
         others = [each for each in (*self._given, *self._fabric._callbacks) if id(each) not in self._left_out]
-        return [*self._of_module, *(each for each in others if type(each) not in kinds)]
+        return [*self._of_module, *self._loggers, *(each for each in others if type(each) not in kinds)]
 
     def _added(self, callbacks: Iterable[Any]) -> list[Any]:
         return [callback for callback in callbacks if not any(callback is part for part in self._own)]
@@ -150,10 +153,9 @@ def start_anew(part: Any) -> None:
 
 
 def watchers(callbacks: Iterable[Any], run: Rounds) -> list[Any]:
-    """Return everybody who watches a run, ready to be called: its callbacks, then Fabric's loggers."""
+    """Return everybody who watches a run, ready to be called."""
     kinds = EarlyStopping | ModelCheckpoint
-    found = [InRounds(callback, run) if isinstance(callback, kinds) else callback for callback in callbacks]
-    return [*found, Loggers()] if run.fabric.loggers else found
+    return [InRounds(callback, run) if isinstance(callback, kinds) else callback for callback in callbacks]
 
 
 def named(callbacks: Iterable[Any]) -> Iterator[tuple[str, Any]]:
@@ -163,25 +165,6 @@ def named(callbacks: Iterable[Any]) -> Iterator[tuple[str, Any]]:
         name = type(callback).__qualname__
         seen[name] += 1
         yield f"callback {name} {seen[name]}", callback
-
-
-class Loggers:
-    """Gives the metrics of each round to the loggers of Fabric."""
-
-    def on_round_end(self, loop: Rounds, result: RoundResult) -> None:
-        """Log the round."""
-        loop.fabric.log_dict(result.metrics, step=result.plan.index)
-
-    def on_federation_pause(self, loop: Rounds) -> None:
-        """Write what was logged so far."""
-        for logger in loop.fabric.loggers:
-            logger.save()
-
-    def on_federation_end(self, loop: Rounds) -> None:
-        """Close the logs."""
-        for logger in loop.fabric.loggers:
-            logger.save()
-            logger.finalize("success")
 
 
 class InRounds:

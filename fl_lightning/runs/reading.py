@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fl_lightning.runs import records
 from fl_lightning.runs.identity import flat
-from fl_lightning.runs.records import CLIENTS, CONFIG, METRICS, SUMMARY, Summary, Table
+from fl_lightning.runs.records import CLIENTS, CONFIG, LOGS, METRICS, SUMMARY, Summary, Table
 
 _FILES = (CONFIG, METRICS, CLIENTS, SUMMARY)
 
@@ -87,7 +87,7 @@ def _text(*values: object) -> str:
 def _find(paths: Iterable[Path]) -> tuple[list[Path], list[Problem]]:
     """Return the run folders at and below the paths, and the paths that hold none.
 
-    What W&B keeps is passed over, and what is hidden, such as a run that is being replaced.
+    What loggers keep is passed over, and what is hidden, such as a run that is being replaced.
     """
     folders: list[Path] = []
     problems: list[Problem] = []
@@ -100,6 +100,7 @@ def _find(paths: Iterable[Path]) -> tuple[list[Path], list[Problem]]:
             folder
             for folder in sorted(folders_below)
             if not any(part == "wandb" or part.startswith(".") for part in folder.relative_to(path).parts)
+            and not any(each.name in LOGS and (each.parent / CONFIG).exists() for each in (folder, *folder.parents))
             and ((folder / METRICS).exists() or sum((folder / name).exists() for name in _FILES) >= 2)
         ]
         if not found:

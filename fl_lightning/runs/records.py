@@ -32,7 +32,8 @@ UNCOVERED = "not_covered.csv"  # of a private run: what its epsilon leaves out, 
 UNCOVERED_CLIENTS = "not_covered_clients.csv"
 NOISE_KEY = "noise.key"  # of a private run; only its owner can read it
 CHECKPOINTS = "checkpoints"  # a folder
-LOGS = ("wandb", "tensorboard")  # folders
+LIGHTNING_LOGS = "logs"  # of loggers that are named by their class
+LOGS = ("wandb", "tensorboard", LIGHTNING_LOGS)  # folders
 
 LARGEST_TEXT = 50_000_000  # bytes of a marker or summary
 _LARGEST_TABLE = 1_000_000_000
