@@ -11,14 +11,13 @@ import numpy.typing as npt
 from scipy import stats
 
 from fl_lightning import theory
+from fl_lightning.audit.chance import LEVEL, Interval, distance, plausible_objectives
 from fl_lightning.audit.log import Log
 from fl_lightning.theory.checks import Vector, one_of
 
 Aggregation: TypeAlias = Literal["ratio", "sum"]
 Wanted: TypeAlias = Literal["examples", "equal"]
 Assumed: TypeAlias = Literal["equal", "epochs"]
-LEVEL = 0.9  # of all bands
-_REPLICATES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,8 @@ class Audit:
     applied: Band  # c, share of an upload in the average of its round
     num_draws: float  # K, asked in a round on average
     num_arrived: float  # in a round on average
-    noise: float  # L1 distance from the truth that chance leaves in 9 of 10 logs like this one
+    distance: Interval  # L1 of Omega from w: twice the share of the objective that is in the wrong place
+    distance_from_equal: Interval  # L1 of Omega from equal weights
     steps_from: Literal["log", "examples, epochs and batch size", "assumed"]
     otherwise: "Audit | None" = None  # where steps are not known: the same if they grew with the examples
     pull: Vector | None = None  # share in the sum of the updates' lengths, where these are known, (M,)
@@ -57,15 +57,6 @@ class Audit:
     def certain(self) -> bool:
         """Whether nothing had to be assumed that decides about the objective."""
         return self.steps_from != "assumed"
-
-    @property
-    def distance(self) -> float:
-        """L1 distance of Omega from what was wanted: twice the share of the objective that is in the wrong place."""
-        return self.distance_from(self.weights)
-
-    def distance_from(self, weights: Vector) -> float:
-        """Return the L1 distance of Omega from other weights."""
-        return float(np.abs(self.objective.value - weights).sum())
 
     @property
     def outside(self) -> Vector:
@@ -112,6 +103,16 @@ def audit(
     shares = applied * log.arrived
     arrivals = log.arrived > 0
     objective = _shares(log, shares * steps)
+    weights = _wanted(log, chosen, examples, notes)
+    from_wanted, from_equal = _distances(
+        log,
+        shares * steps,
+        objective.value,
+        _factors(log, aggregation),
+        _completed(examples, len(log.names)),
+        weights,
+        np.full(len(weights), 1 / len(weights)),
+    )
     otherwise = None
     if steps_from == "assumed" and assume is None and examples is not None:
         otherwise = audit(log, wanted=chosen, aggregation=aggregation, assume="epochs")
@@ -119,7 +120,7 @@ def audit(
     return Audit(
         names=log.names,
         num_rounds=log.num_rounds,
-        weights=_wanted(log, chosen, examples, notes),
+        weights=weights,
         wanted=chosen,
         examples=examples,
         objective=objective,
@@ -129,7 +130,8 @@ def audit(
         applied=_means(log, applied, arrivals),
         num_draws=float(log.asked.sum() / log.num_rounds),
         num_arrived=float(log.arrived.sum() / log.num_rounds),
-        noise=_noise(log, shares * steps),
+        distance=from_wanted,
+        distance_from_equal=from_equal,
         steps_from=steps_from,
         otherwise=otherwise,
         pull=None if norms is None else _shares(log, np.nan_to_num(shares * norms)).value,
@@ -203,6 +205,26 @@ def _applied(log: Log, aggregation: Aggregation, notes: list[str]) -> Vector:
     return np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)
 
 
+def _factors(log: Log, aggregation: Aggregation) -> Vector:
+    """Return the part in a round that an upload of each client can be expected to have, up to a common factor, (M,)."""
+    name = next((each for each in ("applied", "weight", "examples") if each in log.known), None)
+    arrived = log.arrived > 0
+    values = None if name is None else client_means(log, np.where(arrived, log.known[name], np.nan))
+    weights = _completed(values, len(log.names))
+    if name == "applied" or aggregation == "sum":
+        return weights
+    totals = np.bincount(log.rounds, weights[log.clients] * log.arrived, minlength=log.num_rounds)
+    return weights / (weights + totals[totals > 0].mean())
+
+
+def _completed(values: Vector | None, num: int) -> Vector:
+    """Return values of all clients, the mean where one is not known, none of them 0, (M,)."""
+    if values is None or not np.nansum(values) > 0:
+        return np.ones(num)
+    mean = np.nanmean(values)
+    return np.maximum(np.where(np.isnan(values), mean, values), 1e-6 * mean)
+
+
 def _wanted(log: Log, wanted: Wanted, examples: Vector | None, notes: list[str]) -> Vector:
     if wanted == "equal":
         return np.full(len(log.names), 1 / len(log.names))
@@ -244,20 +266,12 @@ def _shares(log: Log, amounts: Vector) -> Band:
     return Band(value=share, low=low, high=np.where(share > 0, high, min(1.0, rare * usual)))
 
 
-def _noise(log: Log, amounts: Vector) -> float:
-    """Return the L1 distance within which the truth is with 90 %: a bootstrap over rounds."""
+def _distances(log: Log, amounts: Vector, shares: Vector, factors: Vector, sizes: Vector, *to: Vector) -> list[Interval]:
+    """Return the L1 distance of the objective from each of some weights."""
     if log.num_rounds == 1:
-        return 2.0
-    rng = np.random.default_rng(0)
-    clients, rounds = log.clients[amounts > 0], log.rounds[amounts > 0]
-    amounts = amounts[amounts > 0]
-    share = np.bincount(clients, amounts, minlength=len(log.names)) / amounts.sum()
-    found = []
-    for _ in range(_REPLICATES):
-        counts = np.bincount(rng.integers(log.num_rounds, size=log.num_rounds), minlength=log.num_rounds)
-        again = np.bincount(clients, amounts * counts[rounds], minlength=len(log.names))
-        found.append(float(np.abs(again / max(again.sum(), 1e-300) - share).sum()))
-    return float(np.quantile(found, LEVEL))
+        return [Interval(float(np.abs(shares - weights).sum()), 0.0, 2.0) for weights in to]
+    objectives = plausible_objectives(log, amounts, factors, sizes)
+    return [distance(objectives, weights) for weights in to]
 
 
 def _lost(log: Log) -> Band:

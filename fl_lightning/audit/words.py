@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fl_lightning.audit.chance import Interval
 from fl_lightning.audit.cures import AS_IT_IS
 from fl_lightning.audit.estimate import Aggregation, Assumed, Audit, Band, Wanted, audit
 from fl_lightning.audit.log import read_log
@@ -37,27 +38,29 @@ _UNKNOWN = (
 
 def verdict(audited: Audit) -> list[str]:
     """Return in plain words what was optimised, and what is not known."""
-    num = len(audited.names)
-    equal = audited.distance_from(np.full(num, 1 / num))
+    far, equal = audited.distance, audited.distance_from_equal
     lines = [
-        f"{num:,} clients, {audited.num_rounds:,} rounds, {audited.num_arrived:.3g} of {audited.num_draws:.3g} uploads "
-        "arrived in a round.",
-        f"Distance (L1) of what was optimised from {_WANTED[audited.wanted]}: {audited.distance:.3f}, so that "
-        f"{percent(audited.distance / 2)} of the objective is in the wrong place"
-        + (f"; from equal weights: {equal:.3f}." if audited.wanted != "equal" else "."),
-        f"Chance leaves an error of up to {audited.noise:.3f} in 9 of 10 logs like this one"
-        + ("." if audited.distance > audited.noise else ": nothing here is more than that."),
+        f"{len(audited.names):,} clients, {audited.num_rounds:,} rounds, {audited.num_arrived:.3g} of "
+        f"{audited.num_draws:.3g} uploads arrived in a round.",
+        f"Distance (L1) of what was optimised from {_WANTED[audited.wanted]}: {_span(far)}, so that about "
+        f"{percent(far.value / 2)} of the objective is in the wrong place"
+        + (f"; from equal weights: {_span(equal)}." if audited.wanted != "equal" else "."),
     ]
     if audited.num_rounds == 1:
-        lines[-1] = "One round says nothing about chance: log more of them."
+        lines.append("One round says nothing about chance: log more of them.")
+    elif far.low == 0 and far.high > 0.01:
+        lines.append("Nothing here is more than chance may have made: log more rounds to know.")
     if not audited.certain:
-        far = (
-            audited.otherwise and f", and {audited.otherwise.distance:.2f} if they grow with the examples, as epochs do"
-        )
-        lines.append(_UNKNOWN.format(near=audited.distance, far=far or ""))
+        other = audited.otherwise
+        more = f", and {other.distance.value:.2f} if they grow with the examples, as epochs do" if other else ""
+        lines.append(_UNKNOWN.format(near=far.value, far=more))
     elif audited.steps_from != "log":
         lines.append(f"Local steps are made of {audited.steps_from}.")
     return [*lines, *audited.notes]
+
+
+def _span(interval: Interval) -> str:
+    return f"{interval.value:.3f} (90 %: {interval.low:.3f} to {interval.high:.3f})"
 
 
 def percent(share: float) -> str:
@@ -173,16 +176,14 @@ def as_json(audited: Audit, found: Sequence[Diagnosis]) -> str:
     columns |= {name: values for name, values in single.items() if values is not None}
     lists = {name: [_plain(value) for value in values.tolist()] for name, values in columns.items()}
     costs = cost_of(found)
-    equal = np.full(len(audited.names), 1 / len(audited.names))
     record = {
         "rounds": audited.num_rounds,
         "wanted": audited.wanted,
-        "distance": audited.distance,
-        "distance_noise": audited.noise,
-        "distance_from_equal": audited.distance_from(equal),
+        **{f"distance{end}": number for end, number in zip(("", "_low", "_high"), audited.distance, strict=True)},
+        "distance_from_equal": audited.distance_from_equal.value,
         "certain": audited.certain,
         "steps_from": audited.steps_from,
-        "distance_if_steps_grow_with_examples": audited.otherwise and audited.otherwise.distance,
+        "distance_if_steps_grow_with_examples": audited.otherwise and audited.otherwise.distance.value,
         "cures": [
             {"name": one.name, "distance": one.distance, "steps_per_round": one.work, "cost": _plain(costs[one.name])}
             for one in found
@@ -209,7 +210,9 @@ def assert_objective(
     batch_size: int | None = None,
     assume: Assumed | None = None,
 ) -> Audit:
-    """Raise AssertionError if what a federation optimised is further from what was wanted than it may be (L1).
+    """Raise AssertionError if what a federation optimised is surely further from what was wanted than it may be (L1).
+
+    The low end of the 90 % interval decides: chance alone raises in 1 log of 20.
 
     Args:
         path: Of the log.
@@ -229,9 +232,9 @@ def assert_objective(
 
 
 def too_far(audited: Audit, at_most: float, assume: Assumed | None) -> bool:
-    """Return whether the distance is above a limit; refuse where that hangs on what nobody knows."""
+    """Return whether the low end of the distance is above a limit; refuse where that hangs on what nobody knows."""
     if not 0 <= at_most <= 2:
         raise ValueError(f"the largest distance must be from 0 to 2, but is {at_most:g}")
     if not audited.certain and assume is None:
         raise ValueError("the distance hangs on local steps, which the log lacks: add them, or say what to assume")
-    return audited.distance > at_most
+    return audited.distance.low > at_most

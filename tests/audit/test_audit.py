@@ -53,16 +53,67 @@ def federation(rng, num_rounds):
 @pytest.mark.parametrize("num_rounds", [15, 100])
 def test_the_truth_is_in_the_band_nine_times_in_ten(aggregation, num_rounds):
     rng = np.random.default_rng(num_rounds)
-    inside, near, rates = [], [], []
-    for _ in range(200):
+    inside, rates, near = [], [], []
+    for _ in range(120):
         log, examples, lost, steps = federation(rng, num_rounds)
         found, right = audit(log, aggregation=aggregation), truth(examples, lost, steps, aggregation)
         inside.append((found.objective.low <= right) & (right <= found.objective.high))
-        near.append(np.abs(found.objective.value - right).sum() <= found.noise)
+        near.append(found.distance.low <= np.abs(right - found.weights).sum() <= found.distance.high)
         rates.append((found.lost.low <= lost) & (lost <= found.lost.high))
     assert 0.85 <= np.mean(inside) <= 0.95
-    assert 0.8 <= np.mean(near) <= 0.97
+    assert 0.84 <= np.mean(near) <= 0.97
     assert np.mean(rates) >= 0.88  # Clopper and Pearson promise at least 0.9
+
+
+def rounds_of(rng, examples, lost, steps, drawn, num_rounds):
+    asked = np.argsort(rng.random((num_rounds, len(examples))), axis=1) < drawn
+    arrived = asked & (rng.random(asked.shape) >= lost)
+    return asked, arrived, steps * rng.uniform(0.5, 1.5, asked.shape)
+
+
+def drawn_federation(rng, num, kind):
+    """Return examples, losses and steps of a made-up federation of some kind."""
+    examples = np.ceil(20 * rng.pareto(1.1, num) + 20) if "heavy" in kind else rng.integers(20, 400, num).astype(float)
+    lost = np.zeros(num) if "reliable" in kind else rng.uniform(0, 0.6, num)
+    return examples, lost, np.ceil(examples / 20) if "epochs" in kind else rng.uniform(2, 30, num)
+
+
+FEDERATIONS = [
+    (6, 3, "steps"),
+    (10, 2, "steps"),
+    (8, 1, "heavy steps"),
+    (20, 5, "heavy epochs"),
+    (30, 30, "steps"),
+    (50, 10, "reliable epochs"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregation", ["ratio", "sum"])
+@pytest.mark.parametrize("num_rounds", [5, 10, 20, 50, 200])
+@pytest.mark.parametrize(("num", "drawn", "kind"), FEDERATIONS)
+def test_the_distance_is_in_its_band_nine_times_in_ten(num, drawn, kind, num_rounds, aggregation):
+    rng = np.random.default_rng([num, num_rounds])
+    inside, bias, sure = [], [], []
+    for _ in range(200):
+        examples, lost, steps = drawn_federation(rng, num, kind)
+        _, arrived, taken = rounds_of(rng, examples, lost, steps, drawn, 20_000)
+        parts = examples * arrived
+        parts = parts / np.maximum(parts.sum(axis=1, keepdims=True), 1) if aggregation == "ratio" else parts
+        right = np.abs(shares((parts * taken).sum(axis=0)) - shares(examples)).sum()
+        asked, arrived, taken = rounds_of(rng, examples, lost, steps, drawn, num_rounds)
+        if arrived.any():
+            found = audit(log_of(arrived, asked, examples=examples, steps=taken), aggregation=aggregation)
+            inside.append(found.distance.low <= right <= found.distance.high)
+            bias.append((found.distance.value - right, np.abs(found.objective.value - found.weights).sum() - right))
+            sure.append(found.distance.low > 0)
+    print(num, drawn, kind, aggregation, num_rounds, np.mean(inside), np.mean(bias, axis=0).round(3), np.mean(sure))
+    assert np.mean(inside) >= 0.83  # two standard errors below 0.88
+    assert np.mean(inside) <= 0.96 or np.mean(sure) < 0.7  # where 0 is in the band, it has no end that may miss
+
+
+def shares(values):
+    return values / values.sum()
 
 
 def test_local_epochs_weighted_by_examples_optimise_the_square():
@@ -71,15 +122,14 @@ def test_local_epochs_weighted_by_examples_optimise_the_square():
     found = audit(log_of(everybody, everybody, examples=n, steps=3 * n))
     assert found.objective.value == pytest.approx(n**2 / (n**2).sum())
     assert found.objective.high - found.objective.low == pytest.approx(0, abs=1e-9)  # nothing was left to chance
-    assert found.noise == pytest.approx(0, abs=1e-9)
-    assert found.distance == pytest.approx(np.abs(n**2 / 30 - n / 8).sum())
+    assert found.distance == pytest.approx([np.abs(n**2 / 30 - n / 8).sum()] * 3)
 
 
 def test_rounding_puts_nobody_outside_the_band():
     everybody = np.ones((3, 10))
     found = audit(log_of(everybody, everybody, examples=240, steps=8))
     assert not found.outside.any()
-    assert percent(found.distance / 2) == "0 %"
+    assert percent(found.distance.value / 2) == "0 %"
 
 
 def test_unknown_steps_are_said_and_not_guessed(tmp_path, capsys):
@@ -88,7 +138,7 @@ def test_unknown_steps_are_said_and_not_guessed(tmp_path, capsys):
     log = log_of(everybody, everybody, examples=n)
     found = audit(log)
     assert not found.certain
-    assert found.distance == pytest.approx(0, abs=1e-12)
+    assert found.distance == pytest.approx([0, 0, 0], abs=1e-12)
     assert found.otherwise.objective.value == pytest.approx(n**2 / 30)
     assert audit(log, epochs=2, batch_size=1).objective.value == pytest.approx(n**2 / 30)
     rows = "".join(f"{r},{c},1,1,{v}\n" for r in range(4) for c, v in enumerate(n))
@@ -98,12 +148,12 @@ def test_unknown_steps_are_said_and_not_guessed(tmp_path, capsys):
     assert "hangs on local steps" in capsys.readouterr().err
     assert main(["audit", str(path), "--fail-above", "0.5", "--assume", "equal"]) == 0
     assert main(["audit", str(path), "--fail-above", "0.1", "--assume", "epochs"]) == 3
-    assert "0.417 is above 0.1" in capsys.readouterr().err
+    assert "the distance 0.417, from 0.417 in 19 of 20 logs, is above 0.1" in capsys.readouterr().err
     assert main(["audit", str(path)]) == 0
     assert "Nobody told local steps" in capsys.readouterr().out
     with pytest.raises(AssertionError, match="of the objective is in the wrong place"):
         assert_objective(path, at_most=0.1, epochs=1, batch_size=1)
-    assert assert_objective(path, at_most=0.1, assume="equal").distance < 0.1
+    assert assert_objective(path, at_most=0.1, assume="equal").distance.high < 0.1
 
 
 def test_steps_of_some_uploads_are_those_of_the_clients_others():
@@ -119,7 +169,7 @@ def test_cures_give_what_the_theory_says():
     log, *_ = federation(np.random.default_rng(1), 300)
     found = audit(log, aggregation="sum")
     as_it_is, fedacs, limited, both, normalised, aware = cures(found)
-    assert as_it_is.distance == pytest.approx(found.distance)
+    assert as_it_is.distance == pytest.approx(np.abs(found.objective.value - found.weights).sum())
     for cure in (fedacs, limited, both):
         assert cure.distance == pytest.approx(0, abs=1e-9)
     w, q, t = found.weights, found.lost.value, found.steps.value
@@ -154,7 +204,7 @@ def test_json_names_what_a_program_needs(tmp_path, capsys):
     assert all(one["low"] <= one["objective"] <= one["high"] for one in found["clients"])
     assert found["clients"][0]["pull"] == 0
     assert 0 < found["clients"][0]["staleness"] < 1
-    assert found["distance"] == expected.distance
+    assert (found["distance"], found["distance_low"], found["distance_high"]) == expected.distance
     assert len(found["cures"]) == 6
     assert "What this federation optimises" in page.read_text()
     assert "<svg" in page.read_text()
