@@ -21,6 +21,7 @@ from fl_lightning.samplers.sampler import (
     WithoutReplacement,
     WithReplacement,
 )
+from fl_lightning.samplers.successive import Successive
 
 __all__ = [
     "Certain",
@@ -39,6 +40,7 @@ __all__ = [
     "Sampler",
     "SamplerTraits",
     "SubmodularSelection",
+    "Successive",
     "Systematic",
     "Uniform",
     "VarianceOptimal",
