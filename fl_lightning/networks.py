@@ -4,9 +4,13 @@ A negative log-likelihood of log-softmax, which the paper names for MNIST and CI
 so one loss serves all of them.
 """
 
+from typing import Literal, get_args
+
 import torch
 from torch import nn
 from typing_extensions import override
+
+Start = Literal["pytorch", "kaiming"]
 
 _DROPOUT = 0.2
 
@@ -15,8 +19,12 @@ def _convolution(channels_in: int, channels_out: int) -> nn.Conv2d:
     return nn.Conv2d(channels_in, channels_out, kernel_size=3, padding=1)
 
 
-def _hidden_kaiming(network: nn.Sequential) -> None:
-    """Draw Kaiming-normal weights and zero biases for all layers but the last, which keeps PyTorch's default."""
+def _start(network: nn.Sequential, start: Start) -> None:
+    """Leave PyTorch's weights, or draw Kaiming-normal ones and zero biases for all layers but the last."""
+    if start not in get_args(Start):
+        raise ValueError(f"start={start!r} is unknown: use 'pytorch' or 'kaiming'")
+    if start == "pytorch":
+        return
     layers = [layer for layer in network if isinstance(layer, nn.Conv2d | nn.Linear)]
     for layer in layers[:-1]:
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -80,11 +88,16 @@ class MnistCNN(nn.Sequential):
 class CifarCNN(nn.Sequential):
     """The CIFAR-10 network C(3,32)-R-M-C(32,32)-R-M-L(256)-R-L(64)-R-L(10).
 
+    Args:
+        num_classes: Number of logits.
+        start: ``kaiming``: Kaiming-normal weights and zero biases but for the last layer, as the code that this network
+            is known from has them. ``pytorch``: PyTorch's own start, smaller and slower, see ``docs/reproduction.md``.
+
     >>> count_parameters(CifarCNN())
     551786
     """
 
-    def __init__(self, num_classes: int = 10) -> None:
+    def __init__(self, num_classes: int = 10, start: Start = "kaiming") -> None:
         super().__init__(
             *(_convolution(3, 32), nn.ReLU(), nn.MaxPool2d(2)),
             *(_convolution(32, 32), nn.ReLU(), nn.MaxPool2d(2)),
@@ -93,17 +106,22 @@ class CifarCNN(nn.Sequential):
             *(nn.Linear(256, 64), nn.ReLU()),
             nn.Linear(64, num_classes),
         )
-        _hidden_kaiming(self)
+        _start(self, start)
 
 
 class CinicCNN(nn.Sequential):
     """The CINIC-10 network C(3,32)-R-M-C(32,32)-R-M-D-L(512)-R-D-L(256)-R-D-L(10).
 
+    Args:
+        num_classes: Number of logits.
+        start: ``kaiming``: Kaiming-normal weights and zero biases but for the last layer, as the code that this network
+            is known from has them. ``pytorch``: PyTorch's own start, smaller and slower, see ``docs/reproduction.md``.
+
     >>> count_parameters(CinicCNN())
     1193130
     """
 
-    def __init__(self, num_classes: int = 10) -> None:
+    def __init__(self, num_classes: int = 10, start: Start = "kaiming") -> None:
         super().__init__(
             *(_convolution(3, 32), nn.ReLU(), nn.MaxPool2d(2)),
             *(_convolution(32, 32), nn.ReLU(), nn.MaxPool2d(2)),
@@ -112,7 +130,7 @@ class CinicCNN(nn.Sequential):
             *(nn.Linear(512, 256), nn.ReLU(), nn.Dropout(_DROPOUT)),
             nn.Linear(256, num_classes),
         )
-        _hidden_kaiming(self)
+        _start(self, start)
 
 
 class _NextCharacter(nn.Module):

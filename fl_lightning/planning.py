@@ -255,6 +255,10 @@ class Planner:
             coefficients = algorithm.aggregator.coefficients(profiles, usual)
             average = replace(expected, probabilities=usual.probabilities, coefficients=coefficients)
             expected = replace(expected, average=average)
+        if cohort.nominal is not None:
+            coefficients = self._coefficients(profiles, cohort.nominal)
+            nominal = replace(expected, probabilities=cohort.nominal.probabilities, coefficients=coefficients)
+            expected = replace(expected, nominal=nominal)
         rate = self.learning_rate if learning_rate is None else learning_rate
         return RoundPlan(index=index, expected=expected, cohort=cohort, learning_rate=rate)
 

@@ -125,6 +125,7 @@ class Cohort:
     with_replacement: bool = False  # whether the draws are independent, so that a client may be drawn twice by chance
     there: float = 1.0  # how much of what is drawn on average is there, where absence shortens the step
     average: "Cohort | None" = None  # over who can be drawn in a round, where absence shortens the step
+    nominal: "Cohort | None" = None  # with the p that is drawn from, where the expected share is another
 
     @cached_property
     def clients(self) -> IntVector:
@@ -149,6 +150,7 @@ class Expectation:
     uploaded: Vector | None = None  # expected factor of what happens to an update on its way; None: 1, (M,)
     measured: Vector | None = None  # factor that earlier rounds showed, such as that of clipping; None: 1, (M,)
     average: "Expectation | None" = None  # over who can be drawn, where the others are not replaced
+    nominal: "Expectation | None" = None  # with the p that is drawn from, where the expected share is another
 
     @cached_property
     def contribution(self) -> Vector:

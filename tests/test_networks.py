@@ -66,6 +66,23 @@ def test_initial_weights(network: nn.Sequential) -> None:
     assert 0.9 * limit < float(last.weight.detach().abs().max()) <= limit
 
 
+@pytest.mark.parametrize("kind", [CifarCNN, CinicCNN])
+def test_the_start_can_be_that_of_pytorch(kind) -> None:
+    torch.manual_seed(0)
+    network = kind(start="pytorch")
+    torch.manual_seed(0)
+    for layer in (layer for layer in network if isinstance(layer, nn.Conv2d | nn.Linear)):
+        same = (
+            nn.Conv2d(layer.in_channels, layer.out_channels, 3, padding=1)
+            if isinstance(layer, nn.Conv2d)
+            else nn.Linear(layer.in_features, layer.out_features)
+        )
+        assert torch.equal(layer.weight, same.weight)
+        assert torch.equal(layer.bias, same.bias)
+    with pytest.raises(ValueError, match="start='xavier'"):
+        kind(start="xavier")
+
+
 def test_the_digits_network_learns_quickly() -> None:
     torch.manual_seed(0)
     network = DigitsNet()

@@ -124,3 +124,12 @@ def test_the_plain_command_starts_its_own_processes(one_process, tmp_path):
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert_equal(one_process / "scaffold", tmp_path)
+
+
+@pytest.mark.slow
+def test_successive_draws_with_two_processes(tmp_path):
+    extra = ["--loop.sampling.drawing", "fl_lightning.samplers.Successive"]
+    assert run_all(str(tmp_path / "one"), ["fedacs"], extra) == 0
+    options = ("--fabric.devices", "2", *extra)
+    finished(torchrun("--nproc_per_node", "2", SCRIPT, str(tmp_path / "two"), "fedacs", *options))
+    assert_equal(tmp_path / "one" / "fedacs", tmp_path / "two" / "fedacs")

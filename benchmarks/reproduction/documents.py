@@ -6,7 +6,8 @@ A mark is a comment such as ``<!-- generated: reading mnist_cyclic_server -->``;
 ``reading NAME [ALGORITHM,...]``       all about a reading, of all or some algorithms
 ``summary NAME [ALGORITHM,...]``       the same in a few columns
 ``across ALGORITHM NAME...``           one algorithm in several readings
-``paper DATA NAME...``                 rounds to the target beside those of the paper
+``paper DATA NAME...``                 Table 2 and Figure 4 of the paper, row by row, from the first reading that has it
+``explanations NAME...``               rounds to the target of FedACS and FedAvg, as they are and smoothed
 ``tuned NAME``                         each algorithm with its best rate, from NAME and NAME_lr<rate>
 ``overview ALGORITHM,... NAME...``     where some algorithms stand in several readings
 ``cost NAME``                          accuracy at equal time on the clock
@@ -22,7 +23,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.reproduction import cost, ends, picture, runs, tables
+from benchmarks.reproduction import cost, ends, picture, runs, tables, verdicts
 from benchmarks.reproduction.runs import Run
 
 _PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -72,7 +73,9 @@ def generated(words: list[str], store: Store) -> str:
             readings = {name: (store.runs(name), store.reference(name)) for name in names}
             return tables.across_table(algorithm, readings)
         case ["paper", data, *names]:
-            return tables.paper_table(data, {name: store.runs(name) for name in names})
+            return verdicts.paper_table(data, {name: store.runs(name) for name in names})
+        case ["explanations", *names]:
+            return verdicts.explanations_table({name: store.runs(name) for name in names})
         case ["limits", free, limited]:
             return tables.limits_table(store.runs(free), store.runs(limited))
         case ["tuned", name]:
@@ -86,8 +89,8 @@ def generated(words: list[str], store: Store) -> str:
         case ["attacks", system]:
             return ends.attack_table(ends.read(store.folder / "attacks.csv"), system)
     raise ValueError(
-        f"'generated: {' '.join(words)}' is unknown: use reading, summary, across, paper, limits, tuned, overview, "
-        "cost, private or attacks"
+        f"'generated: {' '.join(words)}' is unknown: use reading, summary, across, paper, explanations, limits, tuned, "
+        "overview, cost, private or attacks"
     )
 
 

@@ -11,11 +11,6 @@ from benchmarks.reproduction.runs import Run
 
 REFERENCE, YARDSTICK = "fedavg", "fedacs"  # of the differences, and of equal work
 MISSING = "*Not measured.*"
-# Rounds to the target as Table 2 of the paper prints them; None: never.
-PAPER: dict[str, dict[str, int | None]] = {
-    "mnist": {"fedacs": 68, "os": 72, "cafedavg": 84, "fedavg": 93, "fednova": 99, "fedvarp": 115, "fedau": None},
-    "cifar": {"fedacs": 100, "os": 80, "cafedavg": 130, "fedavg": 143, "fednova": 161, "fedvarp": 165, "fedau": None},
-}
 
 
 def reading_table(runs: list[Run], reference: list[Run], only: Sequence[str] = ()) -> str:
@@ -40,8 +35,8 @@ def reading_table(runs: list[Run], reference: list[Run], only: Sequence[str] = (
             f"`{name}`",
             *(cell(each[name], name in bold) for each, bold in zip((averaged, raw, equal), best, strict=True)),
             "" if name == REFERENCE else difference(measures.paired(averaged[name], averaged.get(REFERENCE, {}))),
-            *(_cost(groups[name], curve, "evaluated") for curve in ("averaged", "accuracy")),
-            _cost(groups[name], "averaged", "steps"),
+            *(cost(groups[name], curve, "evaluated") for curve in ("averaged", "accuracy")),
+            cost(groups[name], "averaged", "steps"),
             thousands(float(np.mean([run.steps[-1] for run in groups[name]]))),
             str(len(groups[name])),
         ]
@@ -73,8 +68,8 @@ def summary_table(runs: list[Run], reference: list[Run], only: Sequence[str] = (
         [
             f"`{name}`",
             *(cell(each[name], name in bold) for each, bold in zip((averaged, equal), best, strict=True)),
-            _cost(groups[name], "averaged", "evaluated"),
-            _cost(groups[name], "averaged", "steps"),
+            cost(groups[name], "averaged", "evaluated"),
+            cost(groups[name], "averaged", "steps"),
             str(len(groups[name])),
         ]
         for name in sorted(groups, key=lambda name: -_mean(averaged[name]))
@@ -100,29 +95,14 @@ def across_table(algorithm: str, readings: Mapping[str, tuple[list[Run], list[Ru
                 cell(measures.ends(own, "accuracy"), False),
                 cell(fedavg, False),
                 difference(measures.paired(averaged, fedavg)),
-                *(_cost(own, curve, "evaluated") for curve in ("averaged", "accuracy")),
-                _cost(own, "averaged", "steps"),
+                *(cost(own, curve, "evaluated") for curve in ("averaged", "accuracy")),
+                cost(own, "averaged", "steps"),
                 str(len(own)),
             ]
         )
     header = ["reading", f"`{algorithm}`, averaged", "model of the round", "FedAvg, averaged", "averaged - FedAvg's"]
     costs = ["rounds to target, averaged", "of the round", "local steps to target", "seeds"]
     return markdown([*header, *costs], rows) if rows else MISSING
-
-
-def paper_table(data: str, readings: Mapping[str, list[Run]]) -> str:
-    """Return the rounds to the target, of the averaged model and of the round's, beside those that the paper prints."""
-    shown = {name: measures.by_algorithm(runs) for name, runs in readings.items() if runs}
-    if not shown:
-        return MISSING
-    rows = []
-    for algorithm, printed in PAPER[data].items():
-        cells = [f"`{algorithm}`", "never" if printed is None else str(printed)]
-        for groups in shown.values():
-            runs = groups.get(algorithm, [])
-            cells.append(" / ".join(_cost(runs, curve, "evaluated") for curve in ("averaged", "accuracy")))
-        rows.append(cells)
-    return markdown(["algorithm", "the paper", *(f"{name} (averaged / of the round)" for name in shown)], rows)
 
 
 def limits_table(free: list[Run], limited: list[Run]) -> str:
@@ -228,14 +208,14 @@ def difference(paired: Paired) -> str:
     return text if math.isnan(paired.error) else f"{text} ± {paired.error:.3f}"
 
 
-def _cost(runs: list[Run], curve: str, cost: str) -> str:
+def cost(runs: list[Run], curve: str, unit: str) -> str:
     """Return the mean over the runs that reach the target, and how many do where not all of them."""
-    costs = [measures.to_target(run, curve, cost) for run in runs]
+    costs = [measures.to_target(run, curve, unit) for run in runs]
     reached = [value for value in costs if math.isfinite(value)]
     if not reached:
         return "never" if costs else "-"
     mean = float(np.mean(reached))
-    text = thousands(mean) if cost == "steps" else f"{mean:.0f}"
+    text = thousands(mean) if unit == "steps" else f"{mean:.0f}"
     return text if len(reached) == len(costs) else f"{text} ({len(reached)} of {len(costs)})"
 
 

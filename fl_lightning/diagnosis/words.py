@@ -212,10 +212,15 @@ def _distortions(each: Diagnosis, label_counts: npt.ArrayLike | None) -> list[st
 def _recommendation(choice: Recommendation) -> list[str]:
     best = choice.best
     if not best.consistent:
+        few = np.flatnonzero(best.ratios < 1)
+        shares = [f"{float(each[few].sum()):.0%}".replace("%", " %") for each in (best.weights, best.effective_weights)]
+        named = number_ranges(few)
+        subject = f"clients {named}" if len(named) <= 30 else f"{len(few)} of {len(best.weights)} clients"
         return [
             f"None of these algorithms {'gives the votes you asked for' if best.votes else 'optimises your objective'}. "
-            f"Nearest: [bold]{best.name}[/], at distance "
-            f"{best.distance:.3f}; {best.name} must know: {best.needs}."
+            f"Nearest: [bold]{best.name}[/], at distance {best.distance:.3f}: {subject} carry {shares[0]} of the weight "
+            f"and {shares[1]} of its objective; "
+            f"{best.name} must know: {best.needs}."
         ]
     others = [f"{each.name} x{choice.cost(each):.2f}" for each in choice.consistent if each is not best][:_COMPARED]
     compared = f": {', '.join(others)}" if others else ""

@@ -28,6 +28,7 @@ from fl_lightning.samplers.sampler import (
     WithReplacement,
 )
 from fl_lightning.samplers.separated import Separated
+from fl_lightning.samplers.successive import Successive
 from fl_lightning.samplers.tifl import Tiers
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "SamplerTraits",
     "Separated",
     "SubmodularSelection",
+    "Successive",
     "Systematic",
     "Tiers",
     "TrackedRates",

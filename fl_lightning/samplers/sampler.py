@@ -17,15 +17,20 @@ _PLAIN = SamplerTraits()
 
 
 class Drawing(ABC):
-    """Turns probabilities into how often each client is drawn; every way keeps E[n] = K p, with another variance."""
+    """Turns probabilities into how often each client is drawn; most ways keep E[n] = K p, with another variance."""
 
     independent: bool = False  # whether the counts of different clients are independent of each other
+    keeps_shares: bool = True  # whether E[n] = K p for every p
 
     @abstractmethod
     def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
-        """Return n, (M,), with E[n] = ``num_draws * probabilities``."""
+        """Return n, (M,), with E[n] = ``num_draws * shares(probabilities, num_draws)``."""
 
-    def distribution(self, probabilities: Vector, num_draws: int) -> Vector | None:
+    def shares(self, probabilities: Vector, num_draws: int) -> Vector:
+        """Return E[n] / K, the expected share of each client among the draws, (M,)."""
+        return probabilities
+
+    def distribution(self, shares: Vector, num_draws: int) -> Vector | None:
         """Return P(n_m = k), (M, largest k + 1), which privacy accounting needs; None where it is not known."""
         return None
 
@@ -38,10 +43,10 @@ def _counts_at_quantiles(probabilities: Vector, quantiles: Vector) -> IntVector:
     return np.bincount(drawn, minlength=len(probabilities)).astype(np.int64, copy=False)
 
 
-def _nearest_counts(expected: Vector) -> Vector:
+def nearest_counts(expected: Vector) -> Vector:
     """Return P(n = k) of the n of least variance around its expectation, (M, largest k + 1).
 
-    >>> _nearest_counts(np.array([0.25, 1.5])).tolist()
+    >>> nearest_counts(np.array([0.25, 1.5])).tolist()
     [[0.75, 0.25, 0.0], [0.0, 0.5, 0.5]]
     """
     whole = np.floor(expected).astype(np.int64)
@@ -65,11 +70,11 @@ class WithReplacement(Drawing):
         """Return multinomial counts."""
         return _counts_at_quantiles(probabilities, rng.random(num_draws))
 
-    def distribution(self, probabilities: Vector, num_draws: int) -> Vector:
+    def distribution(self, shares: Vector, num_draws: int) -> Vector:
         """Return the binomial probabilities of n, (M, K + 1)."""
         from scipy.stats import binom  # imported here: it takes long, and few runs need it
 
-        return np.asarray(binom.pmf(np.arange(num_draws + 1), num_draws, probabilities[:, None]))
+        return np.asarray(binom.pmf(np.arange(num_draws + 1), num_draws, shares[:, None]))
 
 
 class Systematic(Drawing):
@@ -97,9 +102,9 @@ class Systematic(Drawing):
         counts[order] = _counts_at_quantiles(probabilities[order], quantiles)
         return counts
 
-    def distribution(self, probabilities: Vector, num_draws: int) -> Vector:
+    def distribution(self, shares: Vector, num_draws: int) -> Vector:
         """Return P(n = k): n is one of the two whole numbers around K p, (M, largest k + 1)."""
-        return _nearest_counts(num_draws * probabilities)
+        return nearest_counts(num_draws * shares)
 
 
 class WithoutReplacement(Drawing):
@@ -125,9 +130,9 @@ class WithoutReplacement(Drawing):
             return counts
         return np.minimum(Systematic()(probabilities, num_draws, rng), 1)
 
-    def distribution(self, probabilities: Vector, num_draws: int) -> Vector:
+    def distribution(self, shares: Vector, num_draws: int) -> Vector:
         """Return P(n = k) of n in {0, 1}, (M, 2)."""
-        return _nearest_counts(np.minimum(num_draws * probabilities, 1.0))
+        return nearest_counts(np.minimum(num_draws * shares, 1.0))
 
 
 class Independent(Drawing):
@@ -147,9 +152,9 @@ class Independent(Drawing):
         certain = np.floor(expected)
         return (certain + (rng.random(len(probabilities)) < expected - certain)).astype(np.int64)
 
-    def distribution(self, probabilities: Vector, num_draws: int) -> Vector:
+    def distribution(self, shares: Vector, num_draws: int) -> Vector:
         """Return P(n = k): n is one of the two whole numbers around K p, (M, largest k + 1)."""
-        return _nearest_counts(num_draws * probabilities)
+        return nearest_counts(num_draws * shares)
 
 
 class Certain(Drawing):

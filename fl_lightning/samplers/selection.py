@@ -41,11 +41,13 @@ class Selection(Sampling):
         sampler: Returns the probabilities.
         clients_per_round: K, as a number of draws (6) or as a share of the clients (0.3; 1.0 is all of them, 1 is one).
         drawing: How the draws are made; by default the sampler's own way, which for most of them is ``Systematic``:
-            distinct clients as far as K p <= 1. The paper's independent draws are ``WithReplacement``.
+            distinct clients as far as K p <= 1. The paper's independent draws are ``WithReplacement``; K distinct
+            clients one after another by p, which changes Omega, ``Successive``.
         absent: ``corrected`` or ``replaced``; by default ``corrected`` for samplers that promise :math:`\Omega = w`
-            (FedACS and the consistent ones), and ``replaced`` for the others. A number: ``corrected``, but nobody is
-            counted for more than L rounds of absence, so that a client that is there once in a thousand rounds does not
-            make a step of a thousand. That leaves a bias, :math:`\Omega_m \propto w_m \min(1, L a_m)`.
+            (FedACS and the consistent ones), and ``replaced`` for the others and with ``Successive``. A number:
+            ``corrected``, but nobody is counted for more than L rounds of absence, so that a client that is there once
+            in a thousand rounds does not make a step of a thousand. That leaves a bias,
+            :math:`\Omega_m \propto w_m \min(1, L a_m)`.
     """
 
     def __init__(
@@ -60,6 +62,11 @@ class Selection(Sampling):
                 raise ValueError(f"absent={absent} must be at least 1 round of absence, or 'corrected' or 'replaced'")
         elif absent is not None:
             one_of("absent", absent, Absent)
+        if absent == "corrected" and drawing is not None and not drawing.keeps_shares:
+            raise ValueError(
+                f"absent='corrected' needs draws with E[n] = K p, which {type(drawing).__name__} does not keep: use "
+                "Systematic, or absent='replaced'"
+            )
         if not clients_per_round > 0 or (clients_per_round > 1 and clients_per_round % 1):
             raise ValueError(
                 f"clients_per_round={clients_per_round} must be a number of clients (at least 1) or a share in (0, 1)"
@@ -106,7 +113,9 @@ class Selection(Sampling):
     def expected_cohort(self, profiles: Profiles) -> Cohort:
         """Return the probabilities of the draw without drawing."""
         conditions = profiles.conditions
-        corrects = self.traits.consistent if self.absent is None else self.absent != "replaced"
+        corrects = self.absent != "replaced"
+        if self.absent is None:
+            corrects = self.traits.consistent and self._keeps_shares
         if conditions.available is not None and conditions.presence is not None and corrects:
             return self._corrected(profiles, conditions.available, conditions.presence)
         num_draws = self._num_there(profiles)
@@ -115,7 +124,16 @@ class Selection(Sampling):
         if profiles.available is not None:
             probabilities = among(probabilities, profiles.available)
             num_draws = min(num_draws, int(np.count_nonzero(probabilities)))
-        return self._undrawn(probabilities, self.sampler.coefficients(seen, probabilities), num_draws)
+        nominal = self._undrawn(probabilities, self.sampler.coefficients(seen, probabilities), num_draws)
+        if self._keeps_shares or self.drawing is None:
+            return nominal
+        shares = self.drawing.shares(probabilities, num_draws)
+        coefficients = self.sampler.coefficients(seen, shares)
+        return replace(nominal, probabilities=shares, coefficients=coefficients, nominal=nominal)
+
+    @property
+    def _keeps_shares(self) -> bool:
+        return self.drawing is None or self.drawing.keeps_shares
 
     def _num_there(self, profiles: Profiles) -> int:
         """Return K, or how many clients of any weight can be drawn where these are fewer."""
@@ -159,7 +177,8 @@ class Selection(Sampling):
     def configure_cohort(self, expected: Cohort, rng: np.random.Generator) -> Cohort:
         """Return who takes part in this round."""
         draw = self.sampler.draw if self.drawing is None else self.drawing
-        return replace(expected, counts=draw(expected.probabilities, expected.num_draws, rng))
+        probabilities = (expected.nominal or expected).probabilities
+        return replace(expected, counts=draw(probabilities, expected.num_draws, rng))
 
     def on_federation_start(self, loop: HasRounds) -> None:
         """Let the sampler know how long the run will be."""

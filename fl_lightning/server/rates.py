@@ -13,6 +13,7 @@ from fl_lightning.theory.checks import one_of
 from fl_lightning.types import RoundPlan, Scope
 
 Place = Literal["local", "server", "split"]
+Shares = Literal["drawn", "nominal"]
 TypicalPlans = Callable[[float], Iterator[RoundPlan]]  # undrawn, at a learning rate
 _LOG = logging.getLogger("fl_lightning")
 _LARGE = 2.0  # of learning rate x A: on a loss of curvature 1 a client then ends further from its optimum than it was
@@ -35,17 +36,27 @@ class Calibration(Remembers):
             drift equal for all algorithms and amplifies the noise of small batches. ``split`` (a = 1/2): half of it, in
             logarithms, to each.
         max_learning_rate: Never exceed this local learning rate.
+        shares: ``drawn``: p in the formula is how often clients are really drawn. ``nominal``: it is the sampler's p,
+            as in the paper, also where E[n] is not K p (``Successive``): FedACS's steps are then longer than FedAvg's.
     """
 
     memory = ("_average_factor",)
 
-    def __init__(self, scope: Scope = "round", apply: Place = "server", max_learning_rate: float | None = None) -> None:
+    def __init__(
+        self,
+        scope: Scope = "round",
+        apply: Place = "server",
+        max_learning_rate: float | None = None,
+        shares: Shares = "drawn",
+    ) -> None:
         one_of("scope", scope, Scope)
         one_of("apply", apply, Place)
+        one_of("shares", shares, Shares)
         if max_learning_rate is not None and not max_learning_rate > 0:
             raise ValueError(f"max_learning_rate={max_learning_rate} must be positive")
         self.scope = scope
         self.apply = apply
+        self.shares = shares
         self.max_learning_rate = max_learning_rate
         self._average_factor: float | None = None
         self._warned: set[str] = set()
@@ -71,16 +82,21 @@ class Calibration(Remembers):
     def factor(self, plan: RoundPlan) -> float:
         """Return the factor of an undrawn round by itself; 1 where nothing is calibrated."""
         scope = max(self.scope, plan.cohort.scope, key=get_args(Scope).index)
-        return 1.0 if scope == "none" else _fedavg_length(plan) / plan.expected.lasting.step_length
+        return 1.0 if scope == "none" else _fedavg_length(plan) / self._length(plan)
 
     def _factor(self, scope: Scope, base: RoundPlan, current: RoundPlan, typical: TypicalPlans) -> float:
         if scope == "round":
-            return _fedavg_length(base) / current.expected.lasting.step_length
+            return _fedavg_length(base) / self._length(current)
         if self._average_factor is None or current is not base:
             wanted = sum(_fedavg_length(each) for each in typical(base.learning_rate))
-            reached = sum(each.expected.lasting.step_length for each in typical(current.learning_rate))
+            reached = sum(self._length(each) for each in typical(current.learning_rate))
             self._average_factor = wanted / reached
         return self._average_factor
+
+    def _length(self, plan: RoundPlan) -> float:
+        """Return the step length that the factor divides by."""
+        nominal = plan.expected.nominal if self.shares == "nominal" else None
+        return (nominal or plan.expected.lasting).step_length
 
     def warn_unsettled(self, rate: float, num_iterations: int) -> None:
         """Warn once where the rate is no fixed point."""

@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 from fl_lightning.theory.checks import Vector, columns, require, require_rates
 
+_LARGEST_EXACT, _LOG_STEP = 20_000, 0.1  # of inclusion in successive draws: M^2 K, and step of the rule in ln t
+
 
 def heterogeneity_aware_probabilities(
     weights: npt.ArrayLike, failure_rates: npt.ArrayLike, accumulation: npt.ArrayLike
@@ -142,6 +144,65 @@ def harmonic_mean_steps(weights: npt.ArrayLike, num_steps: npt.ArrayLike) -> flo
     w, t = columns(weights=weights, num_steps=num_steps)
     require(t > 0, "num_steps", "above 0")
     return float(w.sum() / (w / t).sum())
+
+
+def successive_inclusion(probabilities: npt.ArrayLike, num_draws: int) -> Vector:
+    r"""Return how probably each client is among K distinct ones that are drawn one after another by p, (M,).
+
+    The draws are the K smallest of :math:`E_m / p_m` with :math:`E_m \sim \mathrm{Exp}(1)`, hence
+
+    .. math::
+        \pi_m = \int_0^\infty p_m e^{-p_m t} P(N_{-m}(t) < K)\, dt, \qquad
+        N_{-m}(t) = \sum_{j \ne m} \mathrm{Ber}(1 - e^{-p_j t})
+
+    by the trapezoidal rule in ln t, to 1e-9. Where :math:`M^2 K` is above 20,000, the limit for many clients stands for
+    it: :math:`\pi_m = 1 - e^{-p_m t}` with t such that they sum to K (Rosen 1997).
+
+    >>> successive_inclusion([0.5, 0.3, 0.2], 2).round(6).tolist()  # 0.5 + 0.3 / 0.7 * 0.5 + 0.2 / 0.8 * 0.5 = 0.839286
+    [0.839286, 0.675, 0.485714]
+    """
+    (p,) = columns(probabilities=probabilities)
+    require(p >= 0, "probabilities", "at least 0")
+    drawable = np.flatnonzero(p)
+    if num_draws > len(drawable):
+        raise ValueError(
+            f"{num_draws} distinct clients cannot be drawn: {len(drawable)} have a probability above 0; draw fewer"
+        )
+    inclusion = np.zeros(len(p))
+    own = p[drawable] / p.sum()
+    if num_draws == len(own):
+        inclusion[drawable] = 1.0
+        return inclusion
+    time = _time_of_draws(own, num_draws)
+    if len(own) ** 2 * num_draws > _LARGEST_EXACT:
+        inclusion[drawable] = -np.expm1(-own * time)
+        return inclusion
+    times = time * np.exp(np.arange(-22.0 - math.log(max(1.0, own.max() * time)), 6.0, _LOG_STEP))
+    density = np.outer(own, times) * np.exp(-np.outer(own, times))
+    inclusion[drawable] = _LOG_STEP * (density * _fewer_others(-np.expm1(-np.outer(own, times)), num_draws)).sum(axis=1)
+    return inclusion
+
+
+def _time_of_draws(probabilities: Vector, num_draws: int) -> float:
+    """Return t with sum_m 1 - exp(-p_m t) = K, by bisection of ln t."""
+    low, high = 0.0, math.log(700.0 / probabilities.min())
+    for _ in range(80):
+        middle = (low + high) / 2
+        enough = -np.expm1(-probabilities * math.exp(middle)).sum() >= num_draws
+        low, high = (low, middle) if enough else (middle, high)
+    return math.exp(high)
+
+
+def _fewer_others(chances: Vector, num_draws: int) -> Vector:
+    """Return P(fewer than K others than m happen) of independent events, of each m at each time, (M, times)."""
+    counts = np.zeros((num_draws, *chances.shape))  # P(k of the others so far), k < K
+    counts[0] = 1.0
+    for client, chance in enumerate(chances):
+        other = np.tile(chance, (len(chances), 1))
+        other[client] = 0.0  # is no other of its own
+        counts[1:] += other * (counts[:-1] - counts[1:])
+        counts[0] *= 1 - other
+    return np.asarray(counts.sum(axis=0))
 
 
 def average_factor(rates: Iterable[float], contraction: float) -> float:

@@ -41,6 +41,7 @@ from fl_lightning.samplers import (
     Drawing,
     Independent,
     Sampler,
+    Successive,
     Systematic,
     WithoutReplacement,
     WithReplacement,
@@ -144,7 +145,10 @@ COMBINATIONS: dict[str, dict[str, Combination]] = {
     | {"Consistent": sampled(lambda: Consistent(samplers.Uniform()))},
     "aggregator": {name: aggregated(make) for name, make in _AGGREGATORS.items()},
     "sampler": {name: sampled(make) for name, make in public(samplers, Sampler, Consistent, {}).items()},
-    "drawing": {each.__name__: drawn(each) for each in (Independent, Systematic, WithoutReplacement, WithReplacement)},
+    "drawing": {
+        each.__name__: drawn(each)
+        for each in (Independent, Successive, Systematic, WithoutReplacement, WithReplacement)
+    },
     "step before": {name: before(make) for name, make in STEPS.items()},
     "step after": {name: after(make) for name, make in STEPS.items()},
     "clock": {

@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import pld
 from scipy.stats import binom, norm
 
-from fl_lightning.samplers import Independent, Systematic, WithoutReplacement, WithReplacement
+from fl_lightning.samplers import Independent, Successive, Systematic, WithoutReplacement, WithReplacement
 from fl_lightning.theory import privacy
 from fl_lightning.types import Cohort
 from fl_lightning.uploads.accounting import BOUND, EXACT, Accountant, noise_for, told_by_round
@@ -135,7 +135,9 @@ def outcomes_of(drawing, p, num_draws):
 
 
 @pytest.mark.parametrize("others", [0.0, 1.0, -1.0])
-@pytest.mark.parametrize("drawing", [Independent(), WithReplacement(), Systematic(), WithoutReplacement()])
+@pytest.mark.parametrize(
+    "drawing", [Independent(), WithReplacement(), Systematic(), WithoutReplacement(), Successive()]
+)
 def test_epsilon_is_never_below_the_exact_loss_of_a_toy_federation(drawing, others):
     """Client 0 is drawn most often; whatever the others send, a composition of rounds reveals no more than we say."""
     p, num_draws, noise, delta = np.array([0.45, 0.35, 0.2]), 2, 1.5, 1e-2

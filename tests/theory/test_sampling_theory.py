@@ -1,3 +1,5 @@
+from itertools import permutations
+
 import numpy as np
 import pytest
 
@@ -126,3 +128,44 @@ def test_any_sequence_of_rates_agrees_with_the_closed_forms_and_with_the_covaria
     shares = rates * np.append(np.cumprod((1 - rates)[::-1])[-2::-1], 1.0)  # of each model in the average
     gaps = np.abs(np.subtract.outer(np.arange(12), np.arange(12)))
     assert theory.average_factor(rates, contraction) == pytest.approx(shares @ contraction**gaps @ shares)
+
+
+def enumerated_inclusion(p, num_draws):
+    """Add up the probabilities of all orders in which clients can be drawn one after another."""
+    inclusion = np.zeros(len(p))
+    for order in permutations(np.flatnonzero(p).tolist(), num_draws):
+        taken = np.cumsum([0.0, *p[list(order)]])[:-1]
+        inclusion[list(order)] += np.prod(p[list(order)] / (1 - taken))
+    return inclusion
+
+
+@pytest.mark.parametrize(("num_clients", "num_draws", "alpha"), [(3, 2, 1), (6, 3, 0.3), (5, 1, 1), (8, 6, 2)])
+def test_successive_inclusion_is_that_of_all_orders(num_clients, num_draws, alpha):
+    p = np.random.default_rng(num_clients).dirichlet(np.full(num_clients, alpha))
+    found = theory.successive_inclusion(p, num_draws)
+    assert found == pytest.approx(enumerated_inclusion(p, num_draws), rel=2e-9)
+    with_absent = theory.successive_inclusion([*p[:2], 0.0, *p[2:]], num_draws)
+    assert np.delete(with_absent, 2) == pytest.approx(found, rel=1e-12)
+    assert with_absent[2] == 0
+
+
+def test_successive_inclusion_where_one_client_has_nearly_all_probability():
+    few = theory.successive_inclusion([1 - 3e-12, 1e-12, 1e-12, 1e-12], 2)
+    assert few == pytest.approx([1, *[1 / 3] * 3], rel=1e-8)
+    assert theory.successive_inclusion([0.2, 0.3, 0.5], 3).tolist() == [1, 1, 1]
+    assert theory.successive_inclusion([0.2] * 5, 2) == pytest.approx([0.4] * 5)
+    with pytest.raises(ValueError, match="3 distinct clients cannot be drawn: 2 have a probability above 0"):
+        theory.successive_inclusion([0.5, 0.5, 0.0], 3)
+
+
+@pytest.mark.parametrize(("num_clients", "num_draws"), [(20, 6), (300, 20)])  # exactly, and by the limit
+def test_successive_inclusion_is_that_of_draws(num_clients, num_draws):
+    rng, rounds = np.random.default_rng(1), 20_000
+    p = rng.dirichlet(np.full(num_clients, 0.5))
+    keys = rng.exponential(size=(rounds, num_clients)) / p
+    drawn = np.zeros_like(keys)
+    np.put_along_axis(drawn, np.argpartition(keys, num_draws - 1, axis=1)[:, :num_draws], 1.0, axis=1)
+    found = theory.successive_inclusion(p, num_draws)
+    assert found.sum() == pytest.approx(num_draws)
+    assert np.abs(found - drawn.mean(axis=0)).max() < 0.012 + 4 * np.sqrt(0.25 / rounds)
+    assert np.abs(found - drawn.mean(axis=0)).sum() / num_draws < 0.02

@@ -1,0 +1,110 @@
+"""Does it reproduce? Table 2 and Figure 4 of the paper, row by row, beside stored runs."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from benchmarks.reproduction import measures, tables
+from benchmarks.reproduction.runs import Run
+from benchmarks.reproduction.tables import YARDSTICK
+
+# Table 2 as printed: rounds and seconds to the target; None: never.
+PAPER: dict[str, dict[str, tuple[int, float] | None]] = {
+    "mnist": {
+        **{"fedacs": (68, 3548.6), "fedavg": (93, 5470.4), "cafedavg": (84, 4884.4), "fedvarp": (115, 7289.9)},
+        **{"fednova": (99, 6043.4), "fedau": None, "os": (72, 4391.9)},
+    },
+    "cifar": {
+        **{"fedacs": (100, 6928.9), "fedavg": (143, 12482.0), "cafedavg": (130, 7917.0), "fedvarp": (165, 13479.8)},
+        **{"fednova": (161, 13314.8), "fedau": None, "os": (80, 5095.3)},
+    },
+}
+SECONDS = {"mnist": 3548.6, "cifar": 6928.9}  # FedACS's
+WITHIN = 0.25  # of the printed rounds: reproduced
+HEADER = [
+    *("algorithm", "rounds, paper", "ours", "ours / paper", "ours, averaged model", "verdict"),
+    *("time / FedACS's, paper", "local steps / FedACS's", "accuracy at the end", "FedACS ahead by", "seeds", "reading"),
+]
+
+
+def paper_table(data: str, readings: Mapping[str, list[Run]]) -> str:
+    """Return Table 2 and the ends of Figure 4, each algorithm from the first reading that has it."""
+    groups = {name: measures.by_algorithm(runs) for name, runs in readings.items()}
+    rows = []
+    for algorithm, printed in PAPER[data].items():
+        reading = next((name for name in groups if algorithm in groups[name]), None)
+        shown = ["never", "-"] if printed is None else [str(printed[0]), f"{printed[1] / SECONDS[data]:.2f}"]
+        if reading is None:
+            rows.append([f"`{algorithm}`", shown[0], *["-"] * 3, "not measured", shown[1], *["-"] * 5])
+            continue
+        runs, yardstick = groups[reading][algorithm], groups[reading].get(YARDSTICK, [])
+        rounds, steps = (_mean_cost(runs, cost) for cost in ("evaluated", "steps"))
+        ahead = measures.paired(measures.ends(yardstick, "accuracy"), measures.ends(runs, "accuracy"))
+        own = _mean_cost(yardstick, "steps")
+        rows.append(
+            [
+                f"`{algorithm}`",
+                shown[0],
+                tables.cost(runs, "accuracy", "evaluated"),
+                "-" if printed is None or not math.isfinite(rounds) else f"{rounds / printed[0]:.2f}",
+                tables.cost(runs, "averaged", "evaluated"),
+                verdict(data, algorithm, rounds, _mean_cost(yardstick, "evaluated")),
+                shown[1],
+                f"{steps / own:.2f}" if math.isfinite(steps) and math.isfinite(own) else "-",
+                tables.cell(measures.ends(runs, "accuracy"), False),
+                "" if algorithm == YARDSTICK else tables.difference(ahead),
+                str(len(runs)),
+                reading,
+            ]
+        )
+    return tables.markdown(HEADER, rows)
+
+
+def _mean_cost(runs: list[Run], cost: str) -> float:
+    """Return the mean cost to the target of the model of the round; infinite where a run never reaches it."""
+    return float(np.mean([measures.to_target(run, "accuracy", cost) for run in runs])) if runs else math.inf
+
+
+def verdict(data: str, algorithm: str, rounds: float, of_fedacs: float) -> str:
+    """Return what becomes of a row: within 25 %, on the same side of FedACS, or not.
+
+    >>> verdict("mnist", "fedavg", 100, 80), verdict("mnist", "fedavg", 150, 80), verdict("mnist", "fedavg", 60, 80)
+    ('**reproduced**', 'direction reproduced', 'not reproduced')
+    """
+    printed = PAPER[data][algorithm]
+    if printed is None:
+        return "not reproduced" if math.isfinite(rounds) else "**reproduced**"
+    if abs(rounds / printed[0] - 1) <= WITHIN:
+        return "**reproduced**"
+    fedacs = PAPER[data][YARDSTICK]
+    if fedacs is None or algorithm == YARDSTICK or not math.isfinite(of_fedacs):
+        return "not reproduced"
+    return "direction reproduced" if (rounds > of_fedacs) == (printed[0] > fedacs[0]) else "not reproduced"
+
+
+def smoothed(run: Run, window: int) -> float:
+    """Return the round at which the mean of the last evaluations first reaches the target; inf for never."""
+    means = np.convolve(run.accuracy, np.full(window, 1 / window), "valid")
+    reached = np.flatnonzero(means >= run.target)
+    return float(run.evaluated[reached[0] + window - 1]) if len(reached) else math.inf
+
+
+def explanations_table(readings: Mapping[str, list[Run]], window: int = 5) -> str:
+    """Return rounds to the target of FedACS and FedAvg in several readings, and their ratio; raw and smoothed."""
+    rows = []
+    for reading, runs in readings.items():
+        groups = measures.by_algorithm(runs)
+        found = [groups.get(name, []) for name in (YARDSTICK, tables.REFERENCE)]
+        for label, costs in (
+            (reading, [[measures.to_target(run, "accuracy", "evaluated") for run in each] for each in found]),
+            (f"{reading}, mean of {window} evaluations", [[smoothed(run, window) for run in each] for each in found]),
+        ):
+            means = [float(np.mean(each)) if each else math.nan for each in costs]
+            ratio = means[1] / means[0] if np.isfinite(means).all() else math.nan
+            rows.append([label, *(_shown(mean) for mean in means), "-" if math.isnan(ratio) else f"{ratio:.2f}"])
+    return tables.markdown(["reading", "`fedacs`", "`fedavg`", "`fedavg` / `fedacs`"], rows)
+
+
+def _shown(rounds: float) -> str:
+    return "-" if math.isnan(rounds) else "never" if math.isinf(rounds) else f"{rounds:.0f}"
