@@ -212,16 +212,22 @@ def _distortions(each: Diagnosis, label_counts: npt.ArrayLike | None) -> list[st
 def _recommendation(choice: Recommendation) -> list[str]:
     best = choice.best
     if not best.consistent:
-        few = np.flatnonzero(best.ratios < 1)
-        shares = [f"{float(each[few].sum()):.0%}".replace("%", " %") for each in (best.weights, best.effective_weights)]
-        named = number_ranges(few)
-        subject = f"clients {named}" if len(named) <= 30 else f"{len(few)} of {len(best.weights)} clients"
-        return [
-            f"None of these algorithms {'gives the votes you asked for' if best.votes else 'optimises your objective'}. "
-            f"Nearest: [bold]{best.name}[/], at distance {best.distance:.3f}: {subject} carry {shares[0]} of the weight "
-            f"and {shares[1]} of its objective; "
+        which = "None of these algorithms" if not choice.remembering else "No algorithm without memory of clients"
+        does = "gives the votes you asked for" if best.votes else "optimises your objective"
+        lines = [
+            f"{which} {does}. Nearest: [bold]{best.name}[/], at distance {best.distance:.3f}: {_underweighted(best)}; "
             f"{best.name} must know: {best.needs}."
         ]
+        if best.unlimited > best.absence:
+            lines.append(
+                f"It counts nobody for very long absences. --loop.sampling.absent corrected does, and Omega is yours; "
+                f"but then rare clients make the variance of a step {best.unlimited:.1f} times its squared length "
+                f"({best.absence:.1f} as it is)."
+            )
+        if choice.remembering:
+            names = ", ".join(f"{each.name} ({each.needs})" for each in choice.remembering[:_COMPARED])
+            lines.append(f"Yours, with memory: {names}.")
+        return lines
     others = [f"{each.name} x{choice.cost(each):.2f}" for each in choice.consistent if each is not best][:_COMPARED]
     compared = f": {', '.join(others)}" if others else ""
     does = "gives the votes" if best.votes else "optimises the objective"
@@ -233,6 +239,15 @@ def _recommendation(choice: Recommendation) -> list[str]:
         f"algorithms here need no fewer local steps for equal progress{compared}.",
         f"It must know: {_in_words(best)}",
     ]
+
+
+def _underweighted(each: Diagnosis) -> str:
+    """Return which clients count for less than they should, and how much."""
+    few = np.flatnonzero(each.ratios < 1)
+    shares = [f"{100 * float(values[few].sum()):.0f} %" for values in (each.weights, each.effective_weights)]
+    named = number_ranges(few)
+    subject = f"clients {named}" if len(named) <= 30 else f"{len(few)} of {len(each.weights)} clients"
+    return f"{subject} carry {shares[0]} of the weight and {shares[1]} of its objective"
 
 
 def _in_words(each: Diagnosis) -> str:

@@ -5,6 +5,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from fl_lightning import theory
 from fl_lightning.parts.bases import Sampling
 from fl_lightning.parts.memory import State
 from fl_lightning.parts.protocols import Forecast, Probe
@@ -43,11 +44,11 @@ class Selection(Sampling):
         drawing: How the draws are made; by default the sampler's own way, which for most of them is ``Systematic``:
             distinct clients as far as K p <= 1. The paper's independent draws are ``WithReplacement``; K distinct
             clients one after another by p, which changes Omega, ``Successive``.
-        absent: ``corrected`` or ``replaced``; by default ``corrected`` for samplers that promise :math:`\Omega = w`
-            (FedACS and the consistent ones), and ``replaced`` for the others and with ``Successive``. A number:
-            ``corrected``, but nobody is counted for more than L rounds of absence, so that a client that is there once
-            in a thousand rounds does not make a step of a thousand. That leaves a bias,
-            :math:`\Omega_m \propto w_m \min(1, L a_m)`.
+        absent: ``corrected`` (L is infinite) or ``replaced``, or the number L: nobody is counted for more than L rounds
+            of absence, so that a client that is there once in a thousand rounds does not make a step of a thousand.
+            That leaves a bias, :math:`\Omega_m \propto w_m \min(1, L a_m)`. By default ``replaced``, as with
+            ``Successive``; for samplers that promise :math:`\Omega = w` (FedACS and the consistent ones) ``corrected``, with the L of
+            :func:`fl_lightning.theory.absence_limit` where few clients are so rare that they would make steps random.
     """
 
     def __init__(
@@ -62,9 +63,9 @@ class Selection(Sampling):
                 raise ValueError(f"absent={absent} must be at least 1 round of absence, or 'corrected' or 'replaced'")
         elif absent is not None:
             one_of("absent", absent, Absent)
-        if absent == "corrected" and drawing is not None and not drawing.keeps_shares:
+        if absent not in (None, "replaced") and drawing is not None and not drawing.keeps_shares:
             raise ValueError(
-                f"absent='corrected' needs draws with E[n] = K p, which {type(drawing).__name__} does not keep: use "
+                f"absent={absent!r} needs draws with E[n] = K p, which {type(drawing).__name__} does not keep: use "
                 "Systematic, or absent='replaced'"
             )
         if not clients_per_round > 0 or (clients_per_round > 1 and clients_per_round % 1):
@@ -154,7 +155,9 @@ class Selection(Sampling):
 
     def _corrected(self, profiles: Profiles, available: BoolVector, presence: Vector) -> Cohort:
         """Return a cohort whose step is shorter when few are there."""
-        longest = self.absent if isinstance(self.absent, int | float) else np.inf
+        longest = np.inf if self.absent == "corrected" else self.absent
+        if not isinstance(longest, int | float):
+            longest = theory.absence_limit(profiles.weights, presence)
         counted = np.maximum(presence, 1 / longest)
         weights = np.divide(profiles.weights, counted, out=np.zeros_like(counted), where=presence > 0)
         always = replace(profiles.conditions, available=None, presence=None)
