@@ -78,11 +78,6 @@ class Sized:
         return {}
 
 
-def in_time_order(federation: object) -> bool:
-    """Whether the examples of each client are in time order; a federation of a user need not say so."""
-    return bool(getattr(federation, "in_time_order", False))
-
-
 def with_examples(sizes: Sequence[int]) -> list[int]:
     """Return which clients have examples; those that have none are left out, and named in one line."""
     kept = [client for client, size in enumerate(sizes) if size]
