@@ -42,6 +42,7 @@ class Adult(DataSource):
     """
 
     num_classes = 2
+    class_names = ("<=50K", ">50K")
 
     def __init__(self, root: str = "datasets", clients: _Kind = "occupation") -> None:
         one_of("clients", clients, _Kind)

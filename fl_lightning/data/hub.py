@@ -1,5 +1,6 @@
 """Federated data sets of the Hugging Face Hub: a column says whose an example is."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from fl_lightning.data.federation import TensorFederation, between_0_and_1, cut_in_time
 from fl_lightning.data.given import ByColumn, column_values
 from fl_lightning.data.partitions import at_least_one
-from fl_lightning.data.shakespeare import encode
+from fl_lightning.data.shakespeare import CHARACTERS, encode
 from fl_lightning.parts.bases import DataSource
 
 
@@ -51,6 +52,8 @@ class FromHub(DataSource):
         self.root, self.min_size = root, at_least_one("min_size", min_size)
         self.num_clients = None if num_clients is None else at_least_one("num_clients", num_clients)
         self.test_share = between_0_and_1("test_share", test_share)
+        self.class_names: Sequence[str] = ()  # known once it is loaded
+        self.num_classes = 0
 
     def load(self, seed: int) -> TensorFederation:
         """Return the examples of the clients that are taken."""
@@ -65,6 +68,8 @@ class FromHub(DataSource):
         rows = np.split(np.arange(len(taken)), np.cumsum([len(part) for part in parts])[:-1])
         names = [str(owners[part[0]]) for part in parts]
         examples = _examples(taken[self.inputs][:], taken[self.label][:])
+        self.class_names = CHARACTERS if examples[1].ndim == 2 else getattr(table.features[self.label], "names", ())
+        self.num_classes = len(self.class_names) or int(examples[1].max()) + 1
         return cut_in_time(examples, rows, self.test_share, names)
 
     def _table(self) -> Any:
