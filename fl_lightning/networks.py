@@ -115,6 +115,37 @@ class CinicCNN(nn.Sequential):
         _hidden_kaiming(self)
 
 
+class TableMLP(nn.Sequential):
+    """One hidden layer for the rows of a table.
+
+    Args:
+        num_features: Numbers of a row.
+        hidden_size: Of the hidden layer.
+        num_classes: Number of logits.
+
+    >>> count_parameters(TableMLP(27))
+    1922
+    """
+
+    def __init__(self, num_features: int, hidden_size: int = 64, num_classes: int = 2) -> None:
+        super().__init__(nn.Linear(num_features, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_classes))
+
+
+class WatchCNN(nn.Sequential):
+    """Two convolutions along the time of six sensors, (N, 6, length), averaged over it.
+
+    >>> count_parameters(WatchCNN())
+    6375
+    """
+
+    def __init__(self, num_channels: int = 6, num_classes: int = 7) -> None:
+        super().__init__(
+            *(nn.Conv1d(num_channels, 32, kernel_size=5, padding=2), nn.ReLU(), nn.MaxPool1d(2)),
+            *(nn.Conv1d(32, 32, kernel_size=5, padding=2), nn.ReLU(), nn.AdaptiveAvgPool1d(1)),
+            *(nn.Flatten(), nn.Linear(32, num_classes)),
+        )
+
+
 class _NextCharacter(nn.Module):
     """Codes of characters, (N, length), to logits of the character behind each of them, (N, num_classes, length)."""
 

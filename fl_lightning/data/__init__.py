@@ -1,9 +1,11 @@
 """The clients' data: data sets, where they come from, and how they are split."""
 
+from fl_lightning.data.adult import Adult
 from fl_lightning.data.cifar10 import CIFAR10, CINIC10, load_cifar10, load_cinic10
 from fl_lightning.data.derived import FlippedLabels, ValidationSplit
 from fl_lightning.data.fashion import FashionMNIST, load_fashion
 from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
+from fl_lightning.data.flights import Flights
 from fl_lightning.data.given import ByColumn, FromDataModule
 from fl_lightning.data.images import Images
 from fl_lightning.data.lazy import ClientFiles, LazyFederation, mapped
@@ -12,6 +14,7 @@ from fl_lightning.data.partitions import IID, Dirichlet, GivenIndices, OneClassP
 from fl_lightning.data.quadratic import Quadratic, QuadraticFederation
 from fl_lightning.data.shakespeare import Shakespeare
 from fl_lightning.data.table import FromTable
+from fl_lightning.data.watch import Watch
 from fl_lightning.data.writers import Writers
 from fl_lightning.parts.bases import Partition
 
@@ -20,12 +23,14 @@ __all__ = [
     "CINIC10",
     "IID",
     "MNIST",
+    "Adult",
     "ByColumn",
     "ClientFiles",
     "DatasetFederation",
     "Digits",
     "Dirichlet",
     "FashionMNIST",
+    "Flights",
     "FlippedLabels",
     "FromDataModule",
     "FromTable",
@@ -40,6 +45,7 @@ __all__ = [
     "Shards",
     "TensorFederation",
     "ValidationSplit",
+    "Watch",
     "Writers",
     "label_counts",
     "load_cifar10",
