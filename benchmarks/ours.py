@@ -98,7 +98,7 @@ def module_of(workload: Workload) -> LightningModule:
     """Return the model, the same each time."""
     torch.manual_seed(0)
     network = workload.network()
-    return FederatedModule(network) if workload.num_classes else Regression(network, workload)
+    return FederatedModule(network, workload.num_classes) if workload.num_classes else Regression(network, workload)
 
 
 def loop_of(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fl_lightning.networks import CifarCNN
+from fl_lightning.networks import CharGRU, CifarCNN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,7 @@ class Workload:
     network: Callable[[], nn.Module]
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     num_classes: int = 10  # 0: the target is a number
+    num_codes: int = 0  # inputs are codes of characters, and so is the target of each; 0: numbers
     lossy_half: bool = False  # half the clients lose an upload with probability 0.4 to 0.5
     learning_rate: float = 0.01
 
@@ -40,6 +41,9 @@ class Workload:
         total = min(self.num_clients * self.examples, 50_000)
         parts = []
         for count in (total, self.num_test):
+            if self.num_codes:
+                parts += [torch.randint(0, self.num_codes, (count, *self.shape), generator=rng) for _ in range(2)]
+                continue
             parts.append(torch.randn(count, *self.shape, generator=rng))
             targets = torch.randint(0, max(2, self.num_classes), (count,), generator=rng)
             parts.append(targets if self.num_classes else targets.float()[:, None])
@@ -78,8 +82,22 @@ W3 = replace(
     loss=functional.mse_loss,
     num_classes=0,
 )
+W4 = replace(
+    W1,
+    name="W4",
+    num_clients=438,
+    clients_per_round=10,
+    examples=80,
+    num_steps=5,
+    batch_size=16,
+    num_test=1000,
+    shape=(80,),
+    network=CharGRU,
+    num_classes=80,
+    num_codes=80,
+)
 
-WORKLOADS = {"W1": W1, "W1q": W1_LOSSY, "W2": W2, "W3": W3}
+WORKLOADS = {"W1": W1, "W1q": W1_LOSSY, "W2": W2, "W3": W3, "W4": W4}
 
 
 def quick(workload: Workload) -> Workload:

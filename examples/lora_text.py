@@ -121,7 +121,7 @@ def main(model="gpt2", name="fedacs", rounds=20, pretraining=150, clients=None, 
         evaluate_every=max(1, rounds // 4),
     )
     result = loop.run(module, federation)
-    up = float(result.metrics["uplink_bytes"][-1])
+    up = result.history[-1]["uplink_bytes"]
     print(f"uploaded: {up / 1e6:.2f} MB of adapters; all weights would be {up * whole / sent / 1e6:.2f} MB")
     print(
         f"beside the frozen {4 * whole / 1e6:.2f} MB a client needs {3 * 4 * sent / 1e6:.2f} MB for gradients and AdamW"

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.peers``: Flower's simulation, pfl-research and FedLab beside ours and the hand-written loop.
+"""``python -m benchmarks.peers``: Flower's simulation, pfl-research, FedLab and FLGo beside ours and the hand-written loop.
 
 Each peer gets a virtualenv of its own with pinned versions, made on first use.
 """
@@ -20,9 +20,12 @@ from benchmarks.peers.requirements import PEERS
 
 GOALS = {
     "W1": {"pfl": 3, "fedlab": 3, "flower": 3},
+    "W1q": {},
     "W2": {"pfl": 3, "fedlab": 3, "flower": 3},
     "W3": {"pfl": 80, "fedlab": 80, "flower": 80},
+    "W4": {},
 }
+ONLY = {"W1q": ("flgo",), "W3": ("pfl", "fedlab", "flower")}  # who can: FLGo simulates drops, and classifies alone
 
 
 def environment(folder: Path, peer: str) -> str:
@@ -39,7 +42,8 @@ def environment(folder: Path, peer: str) -> str:
 
 
 def compare(case: str, pythons: dict[str, str], threads: int, repeats: int) -> dict[str, Any]:
-    """Measure a workload on all sides and return the record."""
+    """Measure a workload on all sides that can play it and return the record."""
+    pythons = {peer: python for peer, python in pythons.items() if peer in ONLY.get(case, PEERS)}
     # Flower's workers are processes that never quite sleep: nobody but ours, for the ratio, is measured beside them.
     groups = [[peer for peer in pythons if peer != "flower"], [peer for peer in pythons if peer == "flower"]]
     record: dict[str, Any] = {"case": case, "sides": {}}
@@ -72,7 +76,7 @@ def show(console: Console, record: dict[str, Any]) -> None:
 def main() -> None:
     """Read the arguments, make the virtualenvs, measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("cases", nargs="*", default=["W1", "W2", "W3"], help="which of W1, W2, W3; all by default")
+    parser.add_argument("cases", nargs="*", default=list(GOALS), help=f"which of {', '.join(GOALS)}; all by default")
     parser.add_argument("--peers", nargs="*", default=list(PEERS), help=f"which of {', '.join(PEERS)}; all by default")
     parser.add_argument("--threads", type=int, default=2, help="threads of each side")
     parser.add_argument("--repeats", type=int, default=2, help="measured rounds of each side")

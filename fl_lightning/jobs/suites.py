@@ -11,7 +11,7 @@ from fl_lightning.config.compose import ConfigError
 from fl_lightning.jobs.jobs import Job, parse_algorithms, parse_seeds
 
 REFERENCE = "fedacs"
-_KEYS = ("version", "data", "systems", "algorithms", "seeds", "evaluations", "frozen")
+_KEYS = ("version", "data", "systems", "algorithms", "without", "seeds", "evaluations", "frozen")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class Suite:
     data: Mapping[str, int]  # rounds of each data set
     systems: Sequence[str]
     algorithms: Sequence[str]
+    without: Mapping[str, Sequence[str]]  # algorithms that a data set leaves out, because they take too long
     seeds: str
     evaluations: int  # in each run
     frozen: Mapping[str, str]  # sha256 by name, such as data/shakespeare
@@ -42,13 +43,11 @@ def read(name: str) -> Suite:
     wrong = sorted(found.keys() ^ set(_KEYS))
     if wrong:
         raise ConfigError(f"{path}: {wrong[0]} is missing or unknown: a suite has {', '.join(_KEYS)}")
-    tables = all(isinstance(found[key], dict) for key in ("data", "frozen"))
+    tables = all(isinstance(found[key], dict) for key in ("data", "without", "frozen"))
     lists = all(isinstance(found[key], list) and found[key] for key in ("systems", "algorithms"))
     rounds = [*found["data"].values(), found["evaluations"]] if tables else [0]
     if not (tables and lists and all(type(each) is int and each > 0 for each in rounds)):
-        raise ConfigError(
-            f"{path}: data and frozen are tables, systems and algorithms lists, and rounds numbers from 1"
-        )
+        raise ConfigError(f"{path}: data, without and frozen are tables, systems and algorithms lists, and rounds numbers from 1")
     return Suite(**found)
 
 
@@ -79,6 +78,8 @@ def plan(suite: Suite, folder: Path, factor: float, trusted: Sequence[str]) -> l
             overrides = [*(f"--loop.{key}={value}" for key, value in settings.items()), "--logger=none"]
             for name in algorithms:
                 label, cell = configs.label(Path(name).stem), f"{data}_{system}"
+                if label in suite.without.get(data, ()):
+                    continue
                 job = Job(
                     algorithm=label,
                     data=data,
@@ -110,7 +111,7 @@ def _hash(settings: configs.Settings) -> str:
 def changed(suite: Suite, found: Mapping[str, str]) -> list[str]:
     """Return what is not as the version has it, by name; algorithms that the version does not name are free.
 
-    >>> suite = Suite(version="v1", data={}, systems=[], algorithms=[], seeds="0:1", evaluations=1, frozen={"base": "ab"})
+    >>> suite = Suite(version="v1", data={}, systems=[], algorithms=[], without={}, seeds="0:1", evaluations=1, frozen={"base": "ab"})
     >>> changed(suite, {"base": "cd", "algorithms/mine": "ef"}), changed(suite, {"base": "ab"})
     (['base'], [])
     """
