@@ -257,7 +257,11 @@ class RecentMean(MemorizedMean):
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
         """Return MIFA's c times the share of the rounds in which an update is young enough."""
-        lost, turns, arrivals = profiles.failure_rates, np.full(profiles.num_clients, self.max_age + 1.0), cohort.arrivals
+        lost, turns, arrivals = (
+            profiles.failure_rates,
+            np.full(profiles.num_clients, self.max_age + 1.0),
+            cohort.arrivals,
+        )
         if arrivals is None:  # a turn is a round, in which a client may not be drawn
             lost = 1 - cohort.inclusion * (1 - lost)
         else:  # a turn is a job, and an upload is old already when it comes

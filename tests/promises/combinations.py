@@ -138,7 +138,9 @@ _AGGREGATORS = public(
     aggregators, Aggregator, ServerOptimizer, {"SecureSum": {"bound": 100.0, "threshold": 2}}
 )  # server optimizers are the wrappers
 COMBINATIONS: dict[str, dict[str, Combination]] = {
-    "wrapper": {kind.__name__: wrapped(kind) for kind in (ServerMomentum, ServerAdam, ServerYogi, Amplified, Extrapolated)}
+    "wrapper": {
+        kind.__name__: wrapped(kind) for kind in (ServerMomentum, ServerAdam, ServerYogi, Amplified, Extrapolated)
+    }
     | {"Consistent": sampled(lambda: Consistent(samplers.Uniform()))},
     "aggregator": {name: aggregated(make) for name, make in _AGGREGATORS.items()},
     "sampler": {name: sampled(make) for name, make in public(samplers, Sampler, Consistent, {}).items()},

@@ -289,15 +289,15 @@ def favano(s, r, x):
     models = _take_over(s, x)
     s["heard"] = _arrived(r)
     scale = r.lr * r.scale * (r.w @ r.A)
-    sent = [models[m] - scale * r.c[m] * r.delta(m, models[m]) / r.A[m] for m in _arrived(r)]
-    return x - _sum([x, *sent]) / (len(sent) + 1)
+    sent = {m: models[m] - scale * r.c[m] * r.delta(m, models[m]) / r.A[m] for m in _arrived(r)}
+    return _sum(r.z[m] * (x - sent[m]) for m in sent) / (K + 1)
 
 
 def safa(tolerance):
     def step(s, r, x):
         """In the words of the protocol: versions, deprecated clients, a cache of models and their mean."""
-        cache = s.setdefault("cache", {m: x for m in range(M)})
-        local = s.setdefault("local", {m: (x, 0) for m in range(M)})
+        cache = s.setdefault("cache", dict.fromkeys(range(M), x))
+        local = s.setdefault("local", dict.fromkeys(range(M), (x, 0)))
         for m in s.get("heard", []):
             local[m] = (x, r.index - 1)
         for m in range(M):

@@ -49,7 +49,7 @@ def ace(s, r, x, max_age=None):
 
 def area(s, r, x):
     """The model is the mean of all clients' last models, made anew each time."""
-    last = s.setdefault("last", {m: x[0] for m in range(len(r.w))})
+    last = s.setdefault("last", dict.fromkeys(range(len(r.w)), x[0]))
     for m in r.arrived:
         last[m] = x[r.started[m]] - r.lr * r.delta(m, x)
     return x[-1] - sum(r.w[m] * last[m] for m in last)
