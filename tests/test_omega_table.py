@@ -229,7 +229,7 @@ ALGORITHMS = [
         "FedAWE, normalised", IMPORTANCE, lambda: AWE(normalize=True), both_corrected, copies=16, num_rounds=1000
     ),
     Algorithm("FedPBC", FULL, PBC, links_corrected, copies=8, server_scale=0.5),
-    Algorithm("FAVANO", UNIFORM, aggregators.ReweightedProgress, fednova_omega, copies=12, num_rounds=1000),
+    Algorithm("FAVANO", UNIFORM, aggregators.ReweightedProgress, fednova_omega, copies=24, num_rounds=1000),
     Algorithm("SAFA", FULL, aggregators.LagTolerant, within_tolerance(5), copies=12, num_rounds=640),
     Algorithm("SAFA, short tolerance", FULL, lambda: LAG(0), within_tolerance(0), copies=12, num_rounds=640),
     Algorithm("SCAFFOLD", IMPORTANCE, aggregators.ControlVariates, exact, copies=12),

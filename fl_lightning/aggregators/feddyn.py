@@ -21,10 +21,10 @@ class DynamicRegularizer(CorrectsGradients):
         X \leftarrow X - \frac{\eta}{|S|} \sum_{m \in S} \Delta_m - \frac{1}{\alpha} \sum_j w_j h_j
 
     At the limit every update is zero, so that :math:`h_m` is the client's gradient there and the sum of them is zero:
-    :math:`\Omega = w` whatever q and A are. A client is there after about :math:`1 / (\alpha \eta A_m)` arrivals, at once
-    where it solves its problem exactly, as the paper assumes; until then who arrives often and works much counts more,
-    so that a small alpha with short local work is FedAvg for long. A client takes over its :math:`h_m` when its upload is acknowledged; the
-    weights stand for the 1/M of the original. When nobody arrives, the model stays.
+    :math:`\Omega = w` whatever q and A are. A client is there after about :math:`1 / (\alpha \eta A_m)` arrivals, at
+    once where it solves its problem exactly, as the paper assumes; until then who arrives often and works much counts
+    more, so that a small alpha with short local work is FedAvg for long. A client takes over its :math:`h_m` when its
+    upload is acknowledged; the weights stand for the 1/M of the original. When nobody arrives, the model stays.
 
     Args:
         alpha: Strength of the regularizer; give the solver the same ``proximal``. With another one Omega is w, too.

@@ -115,8 +115,8 @@ class StaleMean(OlderStarts):
 class ExpectedStaleness(OlderStarts):
     r"""Weighs an upload by the mean age of its client's uploads (FedStaleWeight, Ma et al. 2024).
 
-    .. math:: X \leftarrow X - \frac{\eta}{b} \sum_{m\ \mathrm{delivered}} n_m \frac{M w_m a_m}{\bar{a}} \Delta_m, \qquad
-        a_m = \bar\tau_m + \frac1b
+    .. math:: X \leftarrow X - \frac{\eta}{b} \sum_{m\ \mathrm{delivered}} n_m \frac{M w_m a_m}{\bar{a}} \Delta_m,
+        \quad a_m = \bar\tau_m + \frac1b
 
     :math:`\bar\tau_m` is the mean of the client's ages so far, and :math:`\bar{a}` that of :math:`M w_m a_m` over
     uploads that are tried out beforehand. A client that takes long is old when it arrives, by as much as it arrives

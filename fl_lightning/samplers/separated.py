@@ -19,7 +19,8 @@ class Separated(Sampler):
 
     .. math:: \pi_m \propto s_m (1 - R K \pi_m), \qquad \sum_m \pi_m = 1
 
-    (many clients, more than (R + 1) K by far, whose rests are unrelated), which is what is reported as p: the more rest, the more alike.
+    which is what is reported as p: the more rest, the more alike. It holds for many clients, far more than (R + 1) K,
+    whose rests are unrelated.
 
     Args:
         sampler: Decides s; by default the weights do.

@@ -9,21 +9,30 @@ import torch
 from fl_lightning.aggregators import (
     AdaptiveControlVariates,
     Aggregator,
+    Amplified,
     AnonymousMean,
     CommunicationAware,
     CommunicationAwareNormalizedMean,
     ControlVariates,
+    DynamicRegularizer,
     EchoedInnovations,
+    EstimatedParticipation,
+    Extrapolated,
     IncompleteWork,
+    LagTolerant,
     LastKnownUpdates,
     MemorizedMean,
     NormalizedMean,
     ParticipationIntervals,
     PostponedBroadcast,
+    PushPull,
+    RecentMean,
+    ReweightedProgress,
     ServerAdam,
     ServerMomentum,
     ServerYogi,
     StaleMixture,
+    UplinkMerge,
 )
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.samplers import FullParticipation, Importance
@@ -49,6 +58,15 @@ MAKERS: list[Callable[[], Aggregator]] = [
     lambda: ServerMomentum(EchoedInnovations(), lr=0.1),
     lambda: ServerYogi(AnonymousMean()),
     StaleMixture,
+    lambda: Amplified(AnonymousMean()),
+    DynamicRegularizer,
+    EstimatedParticipation,
+    lambda: Extrapolated(AnonymousMean()),
+    LagTolerant,
+    PushPull,
+    RecentMean,
+    ReweightedProgress,
+    UplinkMerge,
 ]
 
 

@@ -289,8 +289,8 @@ def favano(s, r, x):
     models = _take_over(s, x)
     s["heard"] = _arrived(r)
     scale = r.lr * r.scale * (r.w @ r.A)
-    sent = [models[m] - scale * r.c[m] * r.delta(m, models[m]) / r.A[m] for m in _arrived(r)]
-    return x - _sum([x, *sent]) / (len(sent) + 1)
+    sent = {m: models[m] - scale * r.c[m] * r.delta(m, models[m]) / r.A[m] for m in _arrived(r)}
+    return _sum(r.z[m] * (x - sent[m]) for m in sent) / (K + 1)
 
 
 def safa(tolerance):

@@ -60,6 +60,7 @@ def measured(algorithm: Algorithm, planner: Planner, num_rounds: int, skip: int 
         clients = aggregator.trains(plan, delivered)
         updates = uploads(_updates(plan, clients, aggregator.handout(plan)), plan, seed)
         step = aggregator.step(model, updates, delivered, plan)
+        model = model - step
         result = RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0)
         plans.algorithm.sampling.on_round_end(loop=None, result=result)
         if index > skip:
