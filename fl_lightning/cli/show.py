@@ -3,9 +3,8 @@
 from dataclasses import asdict
 
 from fl_lightning.cli.main import OneLineParser, listed, print_json, width
-from fl_lightning.config import catalogue
+from fl_lightning.config import catalogue, methods
 from fl_lightning.config import compose as configs
-from fl_lightning.config import methods
 from fl_lightning.config.catalogue import Argument, Catalogue, Part
 
 _ALGORITHMS = "algorithms"  # every shipped one, from one table

@@ -7,7 +7,6 @@ from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.sampler import Sampler
 from fl_lightning.types import IntVector, Profiles, Vector
 
-
 _HARDLY = 1e-12  # of who is never among the first, but a candidate all the same
 
 

@@ -260,7 +260,7 @@ def oort(past, profiles, rng):
         return np.minimum(1, high * score)
 
     p = shared(np.where(known, 0, WEIGHTS * slow), fresh) if fresh else np.zeros(M)
-    if K > fresh:
+    if fresh < K:
         u = (WEIGHTS * loss)[known]
         high = np.sort(u)[int(np.ceil(0.9 * (len(u) - 1)))]
         score = np.zeros(M)
