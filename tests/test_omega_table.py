@@ -295,11 +295,22 @@ LEARNED = [
     Algorithm("CA-Fed, nobody left out", lambda: samplers.CorrelationAware(bias=1e9), MEAN, links_corrected),
 ]
 
+
+class RankedByAvailability(samplers.TrackedRates):
+    """F3AST as a public implementation has it: ranks by availability, which is not how often a client was drawn."""
+
+    traits = samplers.SamplerTraits(learns=True, scope="none")
+
+    def observe(self, result):
+        pass
+
+
 # What is wrong, with the Omega that it was meant to have.
 WRONG = [
     Algorithm("FedNova, tau received", IMPORTANCE, lambda: NOVA("received"), fednova),
     Algorithm("FedNova, tau selected", IMPORTANCE, lambda: NOVA("selected"), fednova),
     Algorithm("SCAFFOLD without ACK", IMPORTANCE, lambda: aggregators.ControlVariates("always"), exact),
+    Algorithm("F3AST ranked by availability", RankedByAvailability, MEAN, fedavg),
     Algorithm("OS without reweighting", lambda: samplers.NormProportional(reweight=False), MEAN, fedavg),
 ]
 

@@ -14,7 +14,7 @@ _PAYS, _COSTS = 0.1, 0.3  # margins from which on runs on digits differed by mor
 _WORDS = {
     "pays": "the bias of FedAvg outweighs it. Take what is recommended.",
     "level": "both are small. A limit on local work does most; consistency costs little and keeps the objective yours.",
-    "costs": "it outweighs the bias. At this many rounds FedAvg with the same limit learns more (--loop.sampling.sampler "
+    "costs": "it outweighs the bias. FedAvg with the same limit learns more in as many rounds (--loop.sampling.sampler "
     "Importance); draw more clients per round, or train longer, before you pay for consistency.",
 }
 

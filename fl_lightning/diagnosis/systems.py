@@ -135,7 +135,7 @@ def regime_of(
     algorithms: Iterable[tuple[str, Algorithm]], found: Sequence[Diagnosis], like: Planner, labels: IntVector | None
 ) -> Regime | None:
     """Return whether consistency pays beyond the limit on work of a limited algorithm among them; None without one."""
-    known = {each.name: each for each in found}
+    known = {each.name: each for each in found if np.isfinite(each.step_variance)}
     for name, algorithm in algorithms:
         sampling = algorithm.sampling
         limited = algorithm.max_local_steps is not None and sampling.traits.consistent and name in known

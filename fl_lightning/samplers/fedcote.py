@@ -55,10 +55,10 @@ class LabelMatching(Sampler):
 
     .. math:: p_m \propto \frac{s_m}{1 - q_m}, \qquad \sum_m s_m L_m = \sum_m w_m L_m
 
-    Of all such shares s of the arrivals it takes those nearest to the shares of FedAvg's draws, :math:`w (1 - q)`, which
-    cost the fewest lost uploads (:func:`matched_shares`). Clients tell once how many examples of each class they have,
-    which is charged; data without classes is refused. Unequal work is not corrected: :math:`\Omega \propto s A`. Read
-    from the abstract, which leaves the choice among the shares open; the paper's own bound may choose others.
+    Of all such shares s of the arrivals it takes those nearest to the shares of FedAvg's draws, :math:`w (1 - q)`
+    (:func:`matched_shares`). Clients tell once how many examples of each class they have, which is charged; data
+    without classes is refused. Unequal work is not corrected: :math:`\Omega \propto s A`. Read from the abstract, which
+    leaves the choice among the shares open; the paper's own bound may choose others.
 
     Args:
         exact: Solve the problem; otherwise make one clipped step, the cheaper way (as FedCote-II is meant).

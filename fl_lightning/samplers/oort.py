@@ -15,12 +15,12 @@ class UtilityBased(Sampler):
     .. math:: U_m = \Bigl( \frac{u_m - \min u}{\max u - \min u} + \sqrt{\frac{0.1 \log t}{t_m}} \Bigr)
         \Bigl( \frac{D}{d_m} \Bigr)^{\alpha [d_m > D]}, \qquad u_m = w_m F_m
 
-    with F the loss that a client last uploaded, :math:`t_m` the round of that, d the seconds that a round takes it and D
-    the quantile of d that is preferred. :math:`(1 - \epsilon) K` draws go to the known clients, in proportion to U among
-    those of at least a share of the U of the last one that would fit; the others to unknown ones, in proportion to w
-    and speed. :math:`\epsilon` decays. D grows when the utility of the drawn stagnates. The selected are averaged as they
-    are: the objective depends on the data. Read from the authors' code; u there takes the square root of the mean
-    squared loss of the examples, of which a client here uploads the mean.
+    with F the loss that a client last uploaded, :math:`t_m` the round of that, d the seconds that a round takes it and
+    D the quantile of d that is preferred. :math:`(1 - \epsilon) K` draws go to the known clients, in proportion to U
+    among those of at least a share of the U of the last one that would fit; the others to unknown ones, in proportion
+    to w and speed. :math:`\epsilon` decays. D grows when the utility of the drawn stagnates. The selected are averaged
+    as they are: the objective depends on the data. Read from the authors' code; u there takes the square root of the
+    mean squared loss of the examples, of which a client here uploads the mean.
 
     Args:
         exploration: epsilon in the first round.

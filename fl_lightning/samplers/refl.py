@@ -12,10 +12,10 @@ class LeastAvailable(Sampler):
 
     .. math:: K p_m = \min\Bigl(1, \max\Bigl(0, \frac{K - |\{j: a_j < a_m\}|}{|\{j: a_j = a_m\}|}\Bigr)\Bigr)
 
-    with :math:`a_m` how often client m can be drawn in the long run, which each client tells about itself; REFL predicts
-    the next hours. Without a clock that knows availability all are alike. The selected are averaged as they are, so that
-    the weights drop out and :math:`\Omega \propto p (1 - q) A`. REFL's weights for late uploads are the aggregator's
-    business and not here. Read from the authors' code.
+    with :math:`a_m` how often client m can be drawn in the long run, which each client tells about itself; REFL
+    predicts the next hours. Without a clock that knows availability all are alike. The selected are averaged as they
+    are, so that the weights drop out and :math:`\Omega \propto p (1 - q) A`. REFL's weights for late uploads are the
+    aggregator's business and not here. Read from the authors' code.
     """
 
     drawing: Drawing | None = WithoutReplacement()
