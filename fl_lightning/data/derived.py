@@ -114,10 +114,10 @@ class ValidationSplit(DataSource):
             kept, held = ([rows[part] for rows, part in zip(own, parts, strict=True)] for parts in (kept, held))
             rows = torch.from_numpy(np.concatenate(held))
             test = tree_map(lambda tensor: tensor.index_select(0, rows), federation.train)
-            return TensorFederation(federation.train, test, kept)
+            return TensorFederation(federation.train, test, kept, federation.names)
         datasets = federation.datasets
         common: ConcatDataset[Any] = ConcatDataset([each for each in map(_subset, datasets, held) if len(each)])
-        made = DatasetFederation(list(map(_subset, datasets, kept)), common, federation.collate)
+        made = DatasetFederation(list(map(_subset, datasets, kept)), common, federation.collate, names=federation.names)
         made.datamodule = federation.datamodule
         return made
 
@@ -160,4 +160,4 @@ class FlippedLabels(DataSource):
         for client in attackers(len(clients), self.share, seed).tolist():
             own = torch.from_numpy(clients[client])
             flipped[own] = highest - labels[own]
-        return TensorFederation((inputs, flipped), federation.test, clients)
+        return TensorFederation((inputs, flipped), federation.test, clients, federation.names)
