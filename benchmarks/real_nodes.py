@@ -55,10 +55,10 @@ class RealNodes:
         for pid in self.processes():  # of another group
             os.kill(pid, signal.SIGKILL)
 
-    def start(self, client: int, data: Path, *more: str) -> None:
-        """Start a node."""
+    def start(self, client: int, data: Path, *more: str, numbered: bool = True) -> None:
+        """Start a node; if not numbered, the server decides which client it is."""
         command = [sys.executable, "-m", "fl_lightning", "node", "--superlink", f"127.0.0.1:{self.port}"]
-        command += ["--client", str(client), "--data", str(data), *self.of_nodes, *more]
+        command += [*(["--client", str(client)] if numbered else []), "--data", str(data), *self.of_nodes, *more]
         self.nodes[client] = in_group(command, self.folder / f"node_{client}.log", self.environment)
 
     def flwr(self, *arguments: str, timeout: float = 600) -> None:

@@ -78,6 +78,7 @@ class RunRecorder(Remembers, RoundCallback):
         self.class_accuracy: list[float] = []  # when last evaluated; empty where there are no classes
         self._clients: dict[str, torch.Tensor] = {}
         self._evaluations: dict[str, torch.Tensor] = {}  # the last of each client, by the metric's name
+        self._names: list[str] = []  # of the clients, where the data has them
         self._seconds = 0.0  # before this start, when the run was resumed
         self._began = time.perf_counter()
         self.versions = installed_versions()
@@ -90,6 +91,7 @@ class RunRecorder(Remembers, RoundCallback):
             self._clients = {name: zeros.clone() for name in _SUMS}
         self._clients["size"] = torch.from_numpy(np.array(loop.federation.sizes, dtype=np.int64))
         self._clients["weight"] = torch.from_numpy(np.array(loop.client_weights, dtype=np.float64))
+        self._names = list(getattr(loop.federation, "names", ()))
         if loop.fabric.global_rank:
             return
         self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -188,15 +190,18 @@ class RunRecorder(Remembers, RoundCallback):
         sums = [name for name in (*_SUMS, "offered_steps") if name in known and name not in totals]
         means = {name: known[name] / max(1, num_rounds) for name in sums}
         evaluated = {name.removeprefix("test_"): values.numpy() for name, values in self._evaluations.items()}
-        return {"size": known["size"], "weight": known["weight"], **means, **totals, **evaluated}
+        names = {"name": np.array(self._names)} if self._names else {}
+        return {**names, "size": known["size"], "weight": known["weight"], **means, **totals, **evaluated}
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"seconds": self._elapsed()}
+        names = {"names": self._names} if self._names else {}
+        return super().state_dict() | {"seconds": self._elapsed()} | names
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+        self._names = state.get("names", [])
+        super().load_state_dict({name: value for name, value in state.items() if name != "names"})
         self._began = time.perf_counter()
 
 

@@ -151,11 +151,13 @@ def write_client_table(path: Path, columns: Mapping[str, npt.ArrayLike]) -> None
     if num_clients <= MAX_ROWS:
         write_durably(path, _csv({"client": range(num_clients), **table}))
         return
+    every = dict(table)
+    table.pop("name", None)  # groups have none
     write_durably(path, _csv(grouped(table, GROUPS)))
     quantiles = {name: np.quantile(values, LEVELS) for name, values in table.items()}
     write_durably(path.with_name(QUANTILES), _csv({"quantile": LEVELS, **quantiles}))
     if importlib.util.find_spec("pyarrow") is not None:
-        write_durably(path.with_name(EVERYBODY), _parquet({"client": np.arange(num_clients), **table}))
+        write_durably(path.with_name(EVERYBODY), _parquet({"client": np.arange(num_clients), **every}))
 
 
 def grouped(table: Mapping[str, Column], num_groups: int) -> dict[str, Column]:

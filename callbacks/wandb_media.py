@@ -41,7 +41,8 @@ def media(loop: FederatedLoop, pictures: bool) -> dict[str, object]:
     counts = _label_counts(loop, len(accuracy))
     if counts is not None:
         client, label = np.nonzero(counts)
-        found["partition"] = _table({"client": client, "class": label, "examples": counts[client, label]})
+        names = {"name": clients["name"][client]} if "name" in clients else {}
+        found["partition"] = _table({"client": client, **names, "class": label, "examples": counts[client, label]})
     if pictures:
         try:
             found |= _pictures(clients, counts)

@@ -53,8 +53,8 @@ def made_grid(merged: dict, folder: Path, **node) -> InProcessGrid:
 
 def deployed(grid: InProcessGrid, merged: dict, sleep: Callable[[float], None] | None = None, **limits) -> building.Run:
     """Make a config ready to run on the nodes of a grid."""
-    limits = {"timeout": 5.0} | limits
-    run = prepare(grid, merged, Options(name="deployed", num_clients=NUM_CLIENTS, start_timeout=5.0, **limits))
+    limits = {"timeout": 5.0, "start_timeout": 5.0} | limits
+    run = prepare(grid, merged, Options(name="deployed", num_clients=NUM_CLIENTS, **limits))
     if sleep is not None:
         run.loop.engine.questions._sleep = sleep
     return run

@@ -35,7 +35,7 @@ name = "{name}"
 num-clients = {num_clients}
 timeout = {timeout}  # seconds; what a client sends later is lost
 start-timeout = {start_timeout}  # seconds to wait for all clients before the first round
-min-clients = 0  # with which a run is resumed when that time is up; 0: more than half of them
+min-clients = {min_clients}  # enough when that time is up, a number or a share; 0: all, and to resume over half
 max-steps = {max_steps}  # clients decide about their local steps themselves, up to this; 0: they do what they are asked
 trust = "{trust}"
 """
@@ -56,9 +56,17 @@ def make_parser() -> OneLineParser:
     add("--clients", type=int, help="how many there are (default: as many as the config's data has)")
     add("--timeout", type=float, default=60.0, help="seconds of a round (default: 60)")
     add("--start_timeout", type=float, default=600.0, help="seconds to wait for all clients first")
+    add("--min_clients", "--min-clients", type=_as_number, default=0, metavar="N",
+        help="start with as many when that time is up, a number or a share such as 0.8; others may join later "
+        "(default: all)")  # fmt: skip
     add("--max_steps", type=int, default=0, help="let clients decide about their local steps themselves, up to this")
     parser.add_trust()
     return parser
+
+
+def _as_number(text: str) -> float:
+    """Return a number, whole where it is written so: 1 is one client, 1.0 all of them."""
+    return float(text) if "." in text else int(text)
 
 
 def main(arguments: list[str]) -> int:
@@ -69,6 +77,7 @@ def main(arguments: list[str]) -> int:
     _refuse_foreign(out)
     merged = _with_steps(configs.compose(names), names)
     from fl_lightning.config import building
+    from fl_lightning.flower.options import Options
     from fl_lightning.flower.task import check_deployable  # heavy: torch, lightning
 
     settings = building.parse(merged, overrides, options.trust)
@@ -77,6 +86,7 @@ def main(arguments: list[str]) -> int:
         num_clients = len(building.instantiate_data(settings).load(settings.seed).sizes)
     if num_clients < 1 or options.timeout <= 0 or options.start_timeout <= 0 or options.max_steps < 0:
         raise configs.ConfigError("--clients, --timeout and --start_timeout must be above 0, and --max_steps not below")
+    Options(name="", num_clients=num_clients, min_clients=options.min_clients)  # raises where they do not fit
     check_deployable(building.instantiate_loop(settings), options.max_steps or None)
     name = configs.run_name(names)
     app = _APP.format(
@@ -86,6 +96,7 @@ def main(arguments: list[str]) -> int:
         num_clients=num_clients,
         timeout=float(options.timeout),
         start_timeout=float(options.start_timeout),
+        min_clients=options.min_clients,
         max_steps=options.max_steps,
         trust=",".join(options.trust),
     )
@@ -94,7 +105,7 @@ def main(arguments: list[str]) -> int:
         write_durably(out / file, text.encode())
     _say_what_is_asked(settings)
     print(f"{out}: an app for {num_clients} clients. Then, with a SuperLink in $FLWR_HOME/config.toml as NAME:")
-    print("  fl-lightning node --superlink HOST:PORT --client 0 --data mine.yaml    on each client's machine")
+    print("  fl-lightning node --superlink HOST:PORT --data mine.yaml    on each client's machine")
     print(f"  flwr run {out} NAME --stream")
     return 0
 

@@ -19,7 +19,7 @@ def make_parser() -> OneLineParser:
         metavar="FILE",
         help="config of this node, or a shipped one by name; of its keys only data, seed and node are used",
     )
-    add("--client", type=int, help="this client's number, counted from 0 (default: node.client)")
+    add("--client", type=int, help="this client's number, counted from 0 (default: node.client, or as the server says)")
     add("--port", type=int, default=0, help="of this node, for its own processes alone (default: a free one)")
     add(
         "--poll",

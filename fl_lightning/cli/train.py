@@ -146,7 +146,7 @@ def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str]
     from fl_lightning.diagnosis.dry_run import unknown_parts
     from fl_lightning.diagnosis.systems import fedavg_objective
     from fl_lightning.diagnosis.words import objective_line, unknown_line
-    from fl_lightning.runs.records import read_clients
+    from fl_lightning.runs.records import read_clients, read_names
 
     lines = []
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged file, a solver of no known A
@@ -156,7 +156,7 @@ def _closing_lines(loop: "FederatedLoop", run_dir: Path, config_names: list[str]
             lines.append(unknown_line(unknown))
         else:
             columns = table["weight"], fedavg_objective(loop, table), table["effective_weight"]
-            lines.append(objective_line(*columns, votes=bool(solver.obstacle)))
+            lines.append(objective_line(*columns, read_names(run_dir), votes=bool(solver.obstacle)))
     with suppress(OSError, ValueError, TypeError):  # that was said before
         lines.append(_reached(run_dir))
     return [*lines, f"next: {next_command(config_names, system)}"]

@@ -79,13 +79,15 @@ class Sized:
         return {}
 
 
-def with_examples(sizes: Sequence[int]) -> list[int]:
+def with_examples(sizes: Sequence[int], names: Sequence[str] = ()) -> list[int]:
     """Return which clients have examples; those that have none are left out, and named in one line."""
+    if names and len(names) != len(sizes):
+        raise ValueError(f"names has {len(names)} entries, but there are {len(sizes)} clients: name each of them")
     kept = [client for client, size in enumerate(sizes) if size]
     if kept and len(kept) < len(sizes):
-        empty = [str(client) for client, size in enumerate(sizes) if not size]
-        names = ", ".join(empty[:10]) + (", ..." if len(empty) > 10 else "")
-        _LOG.warning(f"left out {len(empty)} of {len(sizes)} clients, which have no training example: {names}")
+        empty = [names[client] if names else str(client) for client, size in enumerate(sizes) if not size]
+        shown = ", ".join(empty[:10]) + (", ..." if len(empty) > 10 else "")
+        _LOG.warning(f"left out {len(empty)} of {len(sizes)} clients, which have no training example: {shown}")
         return kept
     return list(range(len(sizes)))
 
@@ -105,6 +107,7 @@ class TensorFederation(Sized):
         train: The training examples: a tuple, list or dict of tensors (nested as you like), examples along dimension 0.
         test: The test examples, in the same structure.
         clients: For each client the indices of its training examples.
+        names: What each client is called.
 
     >>> x, y = torch.arange(6.0), torch.tensor([0, 0, 1, 1, 2, 2])
     >>> federation = TensorFederation((x, y), (x[:2], y[:2]), [[0, 5], [1, 2, 3, 4]])
@@ -114,12 +117,15 @@ class TensorFederation(Sized):
     (tensor([4., 1.]), tensor([2, 0]))
     """
 
-    def __init__(self, train: Examples, test: Examples, clients: Sequence[npt.ArrayLike]) -> None:
+    def __init__(
+        self, train: Examples, test: Examples, clients: Sequence[npt.ArrayLike], names: Sequence[str] = ()
+    ) -> None:
         self.train, self.test = train, test
         total = num_examples("train", train)
         self._num_test = num_examples("test", test)
         parts = [np.asarray(client, dtype=np.int64) for client in clients]
-        parts = [parts[client] for client in with_examples([len(part) for part in parts])]
+        kept = with_examples([len(part) for part in parts], names)
+        parts, self.names = [parts[client] for client in kept], tuple(names[client] for client in kept if names)
         super().__init__(np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)))
         self.order: IntVector = np.concatenate(parts)
         self.offsets: IntVector = np.concatenate([[0], np.cumsum(self._sizes)])  # (M + 1,)
@@ -175,6 +181,7 @@ class DatasetFederation(Sized):
             any, nothing is evaluated.
         collate: Makes a batch of a list of examples.
         collate_fn: The same, by the name that a DataLoader has for it.
+        names: What each client is called.
 
     Attributes:
         test_loader: The DataLoader of the test data, where there is one.
@@ -189,6 +196,7 @@ class DatasetFederation(Sized):
         test: AnyDataset | DataLoader[Any] | None = None,
         collate: Callable[[list[Any]], Examples] | None = None,
         collate_fn: Callable[[list[Any]], Examples] | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         if collate is not None and collate_fn is not None:
             raise ValueError("collate and collate_fn are the same: give one of them")
@@ -196,8 +204,9 @@ class DatasetFederation(Sized):
         self.test: AnyDataset | None = test.dataset if isinstance(test, DataLoader) else test
         self.collate = collate or collate_fn or default_collate
         sizes = [_length(dataset) for dataset in datasets]
-        kept = with_examples(sizes)
+        kept = with_examples(sizes, names)
         self.datasets = [datasets[client] for client in kept]
+        self.names = tuple(names[client] for client in kept if names)
         super().__init__([sizes[client] for client in kept])
         self._num_test = 0 if self.test_loader is not None or self.test is None else _length(self.test)
 

@@ -65,8 +65,10 @@ def find_labels(dataset: Indexed, given: Column | None = None) -> IntVector | No
     return values.astype(np.int64) if values.dtype.kind in "iu" else np.unique(values, return_inverse=True)[1]
 
 
-def _split(dataset: Indexed, partition: Partition, seed: int, labels: Column | None = None) -> list[AnyDataset]:
-    """Return the part of a data set that each client has."""
+def _split(
+    dataset: Indexed, partition: Partition, seed: int, labels: Column | None = None
+) -> tuple[list[AnyDataset], Sequence[str]]:
+    """Return the part of a data set that each client has, and the names of the clients, where the partition has any."""
     rng = generator(seed, Purpose.PARTITION)
     by_column, uses_labels = hasattr(partition, "split_dataset"), getattr(partition, "uses_labels", True)
     if labels is not None and (by_column or not uses_labels):
@@ -78,7 +80,7 @@ def _split(dataset: Indexed, partition: Partition, seed: int, labels: Column | N
             f"{_described(dataset)}; give labels= a key, a function of an example or an array, or split by IID"
         )
     parts = partition.split_dataset(dataset, rng) if by_column else partition.split(found, rng)  # type: ignore[attr-defined]
-    return [Subset(dataset, part.tolist()) for part in parts]
+    return [Subset(dataset, part.tolist()) for part in parts], getattr(partition, "names", ())
 
 
 def _recognised(dataset: Indexed) -> Values | None:
@@ -158,6 +160,7 @@ class ByColumn:
 
     def __init__(self, column: Column, min_size: int = 1) -> None:
         self.column, self.min_size = column, at_least_one("min_size", min_size)
+        self.names: list[str] = []  # of the clients, once a data set is split
 
     def split(self, labels: IntVector, rng: np.random.Generator) -> list[IntVector]:
         """Refuse labels: they are another column than the one that is wanted."""
@@ -168,7 +171,8 @@ class ByColumn:
 
     def split_dataset(self, dataset: Indexed, rng: np.random.Generator) -> list[IntVector]:
         """Return for each client the indices of its examples."""
-        _, owners, sizes = np.unique(column_values(dataset, self.column), return_inverse=True, return_counts=True)
+        found, owners, sizes = np.unique(column_values(dataset, self.column), return_inverse=True, return_counts=True)
+        self.names = [str(value) for value, size in zip(found, sizes, strict=True) if size >= self.min_size]
         parts = [part for part in examples_of(owners, len(sizes)) if len(part) >= self.min_size]
         if not parts:
             raise ValueError(f"no value of {self.column!r} has min_size={self.min_size} examples, most: {sizes.max()}")
@@ -201,19 +205,19 @@ class FromDataModule(DataSource):
 
         self.datamodule.prepare_data()
         self.datamodule.setup("fit")
-        clients, train = self._clients(self.datamodule.train_dataloader(), seed)
+        clients, names, train = self._clients(self.datamodule.train_dataloader(), seed)
         self.datamodule.setup("test")
         has_test = is_overridden("test_dataloader", self.datamodule)
         name = "test_dataloader" if has_test else "val_dataloader"
         test = _loader(name, getattr(self.datamodule, name)())
-        federation = DatasetFederation(clients, test, train.collate_fn)
+        federation = DatasetFederation(clients, test, train.collate_fn, names=names)
         federation.datamodule = self.datamodule
         return federation
 
-    def _clients(self, loaders: object, seed: int) -> tuple[list[AnyDataset], DataLoader[Any]]:
+    def _clients(self, loaders: object, seed: int) -> tuple[list[AnyDataset], Sequence[str], DataLoader[Any]]:
         if self.partition is not None:
             train = _loader("train_dataloader", loaders)
-            return _split(train.dataset, self.partition, seed, self.labels), train
+            return *_split(train.dataset, self.partition, seed, self.labels), train
         several = list(loaders.values()) if isinstance(loaders, Mapping) else loaders
         if not isinstance(several, list | tuple) or not several:
             raise ValueError(
@@ -223,7 +227,8 @@ class FromDataModule(DataSource):
         each = [_loader("train_dataloader", loader) for loader in several]
         if any(loader.collate_fn is not each[0].collate_fn for loader in each):
             raise ValueError("the clients' loaders have different collate functions: give all of them the same one")
-        return [loader.dataset for loader in each], each[0]
+        names = [str(name) for name in loaders] if isinstance(loaders, Mapping) else ()
+        return [loader.dataset for loader in each], names, each[0]
 
 
 def _loader(name: str, loader: object) -> DataLoader[Any]:
@@ -236,8 +241,8 @@ def as_federation(data: Any, seed: int, partition: Partition | None = None, test
     """Return the federation that some data stands for.
 
     Args:
-        data: A federation; a data source that is not loaded yet (``Digits(...)``); a list with one data set per client;
-            one data set or a LightningDataModule, split by ``partition``.
+        data: A federation; a data source that is not loaded yet (``Digits(...)``); a list with one data set per client,
+            or a dict of them by the clients' names; one data set or a LightningDataModule, split by ``partition``.
         seed: Of the partition.
         partition: How clients share one data set or data module.
         test: The common test data of one data set or of a list; without it nothing is evaluated.
@@ -253,12 +258,13 @@ def as_federation(data: Any, seed: int, partition: Partition | None = None, test
     if hasattr(data, "load"):
         _refuse_others(type(data).__name__, partition=partition, test=test)
         return data.load(seed)
-    if isinstance(data, list | tuple):
-        _refuse_others("a list with the data set of each client", partition=partition)
-        if not data or not all(map(_is_dataset, data)):
-            kinds = ", ".join(sorted({type(each).__name__ for each in data})) or "nothing"
-            raise TypeError(f"a list of data must hold one data set per client, but holds {kinds}")
-        return _federation(data, test)
+    if isinstance(data, list | tuple | dict):
+        _refuse_others("a list or dict with the data set of each client", partition=partition)
+        datasets = list(data.values()) if isinstance(data, dict) else data
+        if not datasets or not all(map(_is_dataset, datasets)):
+            kinds = ", ".join(sorted({type(each).__name__ for each in datasets})) or "nothing"
+            raise TypeError(f"a {type(data).__name__} of data must hold one data set per client, but holds {kinds}")
+        return _federation(datasets, test, [str(name) for name in data] if isinstance(data, dict) else ())
     if hasattr(data, "iloc"):
         raise TypeError(
             "a DataFrame does not say whose its rows are: give FromTable(frame, client='column', label='column') of "
@@ -271,13 +277,14 @@ def as_federation(data: Any, seed: int, partition: Partition | None = None, test
         )
     if partition is None:
         raise ValueError(f"give partition= to say how clients share a {type(data).__name__}, or a list of data sets")
-    return _federation(_split(data, partition, seed), test)
+    datasets, names = _split(data, partition, seed)
+    return _federation(datasets, test, names)
 
 
-def _federation(datasets: Sequence[Any], test: Any) -> DatasetFederation:
+def _federation(datasets: Sequence[Any], test: Any, names: Sequence[str] = ()) -> DatasetFederation:
     if test is None:
         _LOG.warning("no test data is given, so nothing is evaluated: give test= a data set")
-    return DatasetFederation(datasets, test)
+    return DatasetFederation(datasets, test, names=names)
 
 
 def _refuse_others(what: str, **given: object) -> None:

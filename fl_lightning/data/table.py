@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class FromTable(DataSource):
     """A pandas DataFrame or a CSV file in which a column names the client of each row.
 
-    Clients are numbered in the order of their names, which :meth:`load` leaves in :attr:`names`. All other columns are
+    Clients are numbered in the order of their names, which ``clients.csv``, W&B and pages show. All other columns are
     inputs and must hold numbers. Labels that are whole numbers or texts become classes, others are targets of a
     regression.
 
@@ -49,7 +49,7 @@ class FromTable(DataSource):
         rows = examples_of(owners, len(found))
         if isinstance(self.test, float):
             return self._held_out(frame, rows, self.test, seed)
-        return TensorFederation(self._tensors(frame, frame), self._tensors(_read(self.test), frame), rows)
+        return TensorFederation(self._tensors(frame, frame), self._tensors(_read(self.test), frame), rows, self.names)
 
     def _held_out(self, frame: "DataFrame", rows: list[np.ndarray], share: float, seed: int) -> TensorFederation:
         rng, train, test = generator(seed, Purpose.PARTITION), [], []
@@ -60,7 +60,7 @@ class FromTable(DataSource):
         held = np.concatenate(test)
         if not len(held):
             raise ValueError(f"test={share} of each client's rows is no row: give more, or a table of test rows")
-        return TensorFederation(self._tensors(frame, frame), self._tensors(frame.iloc[held], frame), train)
+        return TensorFederation(self._tensors(frame, frame), self._tensors(frame.iloc[held], frame), train, self.names)
 
     def _tensors(self, frame: "DataFrame", known: "DataFrame") -> tuple[torch.Tensor, torch.Tensor]:
         inputs = frame.drop(columns=[self.client, self.label], errors="ignore")
@@ -70,9 +70,9 @@ class FromTable(DataSource):
         labels = frame[self.label]
         if inputs.isna().any(axis=None) or labels.isna().any():
             raise ValueError("the table has empty cells: fill them, or drop their rows")
-        values = torch.from_numpy(inputs.to_numpy(dtype=np.float32))
+        values = torch.from_numpy(inputs.to_numpy(dtype=np.float32, copy=True))
         if labels.dtype.kind == "f":
-            return values, torch.from_numpy(labels.to_numpy(dtype=np.float32))
+            return values, torch.from_numpy(labels.to_numpy(dtype=np.float32, copy=True))
         classes = np.unique(known[self.label])
         if not np.isin(labels, classes).all():
             raise ValueError(f"the test rows have a {self.label} that no training row has")

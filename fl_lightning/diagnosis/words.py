@@ -296,8 +296,12 @@ def unknown_line(parts: Sequence[str]) -> str:
     return f"objective: not known, because what {' and '.join(parts)} does to it depends on the data"
 
 
-def objective_line(weights: Vector, fedavg: Vector, own: Vector, votes: bool = False) -> str:
+def objective_line(
+    weights: Vector, fedavg: Vector, own: Vector, names: Sequence[str] = (), votes: bool = False
+) -> str:
     """Return in one line what was asked for (w), what FedAvg would have optimised and what a run did (Omega, or votes).
+
+    Clients are called by their names where there are any.
 
     >>> w = np.array([0.25, 0.25, 0.5])
     >>> objective_line(w, np.array([0.02, 0.08, 0.9]), w)
@@ -310,6 +314,8 @@ def objective_line(weights: Vector, fedavg: Vector, own: Vector, votes: bool = F
         what = "what you asked for" if faithful else "something else than you asked for"
         return f"{word}: FedAvg would have {did} what you asked for; this run {'gave' if votes else did} {what}"
     named = number_ranges(few)
+    if names:
+        named = ", ".join("".join(filter(str.isprintable, names[client])) for client in few)
     subject = f"client{'s' * (len(few) > 1)} {named}" if len(named) <= 30 else f"{len(few)} of {len(weights)} clients"
     shares = [f"{float(values[few].sum()):.0%}".replace("%", " %") for values in (weights, fedavg, own)]
     others = f"FedAvg would have given them {shares[1]}, this run gave them {shares[2]}"

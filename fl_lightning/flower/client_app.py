@@ -4,6 +4,7 @@ import contextlib
 import io
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from fl_lightning.data.derived import HeldOut
 from fl_lightning.engine import Engine
 from fl_lightning.flower import messages, secure_client
 from fl_lightning.flower.messages import Content, value
-from fl_lightning.flower.node_settings import Node, merged_config, read_node
+from fl_lightning.flower.node_settings import UNASSIGNED, Node, merged_config, read_node
 from fl_lightning.flower.task import parser, read_task
 from fl_lightning.parts.protocols import Federation, Handout, LocalWork
 from fl_lightning.parts.traits import traits_of_federation
@@ -49,6 +50,8 @@ class OwnData:
 
     def __init__(self, federation: Federation, client: int) -> None:
         sizes = np.asarray(federation.sizes)
+        if len(sizes) > 1 and client == UNASSIGNED:
+            raise ConfigError(f"the data is of {len(sizes)} clients: say by --client which of them this node is")
         if len(sizes) > 1 and client >= len(sizes):
             raise ValueError(
                 f"client={client} is not among the {len(sizes)} clients of the data: give --client a number below it, "
@@ -191,7 +194,9 @@ def _answered(message: Message, context: Context) -> Message:
     try:
         node = read_node(context.node_config)
         values, tensors = _content(node, message, context)
-        return Message(messages.packed({**values, "client": node.client}, tensors), reply_to=message)
+        is_new = message.metadata.message_type == messages.WHO
+        client = node.client if is_new or node.client != UNASSIGNED else value(message, "client", int)
+        return Message(messages.packed({**values, "client": client}, tensors), reply_to=message)
     except (ConfigError, messages.BadMessageError) as error:
         reason = " ".join(str(error).split())
         _LOG.error(reason)
@@ -205,7 +210,12 @@ def _content(node: Node, message: Message, context: Context) -> Content:
     kind = message.metadata.message_type
     if kind == messages.WHO:
         return {"size": data_of(node).size}, {}
-    if value(message, "client", int) != node.client:
+    asked = value(message, "client", int)
+    if node.client == UNASSIGNED and (kind in _OF_SUMS or kind == messages.MASKED or asked < 0):
+        raise ConfigError("a node needs a number of its own in a secure sum: start it with --client")
+    if node.client == UNASSIGNED:
+        node = replace(node, client=asked)
+    if asked != node.client:
         raise ConfigError(f"this is client {node.client}, not the one that was asked for")
     if kind in _OF_SUMS:
         return _OF_SUMS[kind](message, context, node), {}

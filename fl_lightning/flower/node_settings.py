@@ -14,6 +14,9 @@ from fl_lightning.theory.checks import one_of
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
 
+UNASSIGNED = -1  # a client whose number the server decides
+
+
 class Members(dict[int, str]):
     """Public keys in base 16 by client; as a part of a frozen record it has a hash."""
 
@@ -30,7 +33,7 @@ class Node:
     """
 
     config: str  # the file, or a shipped one by name
-    client: int  # this node's number in the federation
+    client: int = UNASSIGNED  # this node's number in the federation
     steps: int | None = None  # T that it does whatever it is asked for, if the server allows; None: what it is asked
     max_steps: int = 100_000  # no task of more is accepted
     threads: int | None = None
@@ -43,7 +46,7 @@ class Node:
     trust: tuple[str, ...] = ()  # packages whose classes a server may name
 
     def __post_init__(self) -> None:
-        if self.client < 0:
+        if self.client < UNASSIGNED:
             raise ConfigError(f"client={self.client} must be the number of a client, counted from 0")
         numbers = ("steps", "max_steps", "threads", "min_threshold")
         for name, value in ((name, vars(self)[name]) for name in numbers):
@@ -73,8 +76,8 @@ def merged_config(config: str) -> dict[str, Any]:
 def read_node(node_config: Mapping[str, object]) -> Node:
     """Return the settings of a node from what its SuperNode was started with.
 
-    There, ``config`` names the file; ``client`` is the number, unless the file gives it; ``trust`` are packages,
-    separated by commas.
+    There, ``config`` names the file; ``client`` is the number, unless the file gives it or the server decides;
+    ``trust`` are packages, separated by commas.
     """
     config = node_config.get("config")
     if not isinstance(config, str) or not config:
@@ -82,9 +85,12 @@ def read_node(node_config: Mapping[str, object]) -> Node:
     own = merged_config(config).get("node", {})
     if not isinstance(own, dict) or not own.keys() <= {*_KEYS, "client"}:
         raise ConfigError(f"node={own!r} in {config} must be a table of: client, {', '.join(_KEYS)}")
-    client = node_config.get("client", own.get("client"))
+    client = node_config.get("client", UNASSIGNED)
+    client = own.get("client", UNASSIGNED) if client == UNASSIGNED else client
     if type(client) is not int:
-        raise ConfigError(f"client={client!r} must be the number of this client: give --client, or node.client")
+        raise ConfigError(
+            f"client={client!r} must be the number of this client: give --client or node.client, or neither"
+        )
     trust = own.get("trust", [])
     if not isinstance(trust, list) or not all(isinstance(each, str) for each in trust):
         raise ConfigError(f"node.trust={trust!r} in {config} must be a list of packages")

@@ -11,6 +11,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fl_lightning.flower.messages import WHO, BadMessageError, Content, Written, packed, read_sender, value
+from fl_lightning.flower.node_settings import UNASSIGNED
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.parts.protocols import Federation
 from fl_lightning.parts.traits import traits_of_federation
@@ -34,11 +35,12 @@ class Roster:
     """Asks each new node who it is, and knows through which node a client can be reached.
 
     Node ids are random and change when a node is started again. A client belongs to the first node that names it, for
-    as long as this node is online: another one that names the same client waits until then. In a run that is resumed,
-    ``stored`` has the examples of each client: a node that has others takes no part.
+    as long as this node is online: another one that names the same client waits until then. A node that names none gets
+    the lowest free number, first of a client that had as many examples. In a run that is resumed, ``stored`` has the
+    examples of each client: a node that has others takes no part. Of the ``assumed`` ones they were not known.
     """
 
-    def __init__(self, grid: Grid, num_clients: int, stored: Sequence[int] = ()) -> None:
+    def __init__(self, grid: Grid, num_clients: int, stored: Sequence[int] = (), assumed: Iterable[int] = ()) -> None:
         if num_clients < 1:
             raise ValueError(f"num_clients={num_clients} must be at least 1")
         if stored and len(stored) != num_clients:
@@ -48,6 +50,7 @@ class Roster:
         self._asked: dict[str, tuple[int, float]] = {}  # node and time limit of each open question
         self._known: dict[int, int] = {}  # client of each node that has answered, in the order of the answers
         self._sizes = dict(enumerate(stored))  # examples of each client, as first reported
+        self.assumed = set(assumed)  # clients that were absent at the start, whose sizes nobody knew
         self._shown: set[str] = set()
 
     def update(self) -> None:
@@ -64,19 +67,23 @@ class Roster:
                 if key:
                     self._asked[key] = (node, now + _QUESTION_SECONDS)
         if self._asked:
-            for reply in self._grid.pull_messages(list(self._asked)):
-                node, _ = self._asked.pop(reply.metadata.reply_to_message_id)
+            replies = [
+                (self._asked.pop(reply.metadata.reply_to_message_id)[0], reply)
+                for reply in self._grid.pull_messages(list(self._asked))
+            ]
+            for node, reply in sorted(replies, key=lambda pair: (_names_none(pair[1]), pair[0])):
                 self._learn(node, reply)
 
     def _learn(self, node: int, reply: Message) -> None:
         try:
             client = read_sender(reply)
             size = value(reply, "size", int)
+            client = self._free_number(size) if client == UNASSIGNED else client
             if not 0 <= client < self._num_clients:
                 raise BadMessageError(f"says that it is client {client}, but there are {self._num_clients}")
             if not 1 <= size <= _MAX_SIZE:
                 raise BadMessageError(f"says that client {client} has {size} examples")
-            if self._sizes.setdefault(client, size) != size:
+            if self._sizes.setdefault(client, size) != size and client not in self.assumed:
                 raise BadMessageError(
                     f"says that client {client} has {size} examples, but it had {self._sizes[client]} before"
                 )
@@ -84,6 +91,16 @@ class Roster:
             _warn_once(self._shown, f"node {node} {problem}: it takes no part")
             return
         self._known[node] = client
+
+    def _free_number(self, size: int) -> int:
+        """Return the number for a node that names none."""
+        taken = set(self._known.values())
+        free = [client for client in range(self._num_clients) if client not in taken]
+        known = [client for client in free if self._sizes.get(client) == size]
+        found = known or [client for client in free if client not in self._sizes or client in self.assumed]
+        if not found:
+            raise BadMessageError(f"names no client, has {size} examples, and no number is free for it")
+        return found[0]
 
     @property
     def nodes(self) -> dict[int, int]:
@@ -99,7 +116,8 @@ class Roster:
     def meet(self, timeout: float, minimum: int | None = None) -> IntVector:
         """Wait until every client can be reached, and return how many examples each of them has, (M,).
 
-        When the time is up, ``minimum`` of them are enough where the sizes of all are known.
+        When the time is up, ``minimum`` of them are enough. Who is not known then may join later, and counts as having
+        as many examples as the median of the others.
         """
         needed = self._num_clients if minimum is None else minimum
         deadline = time.monotonic() + timeout
@@ -108,17 +126,33 @@ class Roster:
             missing = sorted(set(range(self._num_clients)) - set(self.nodes))
             is_late = time.monotonic() >= deadline
             shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
-            is_enough = len(self._sizes) == self._num_clients and self._num_clients - len(missing) >= needed
-            if not missing or (is_late and is_enough):
+            if not missing or (is_late and self._num_clients - len(missing) >= needed):
                 if missing:
-                    _LOG.warning("resumed without clients %s: until they come, their uploads are lost", shown)
+                    _LOG.warning("started without clients %s: until they come, their uploads are lost", shown)
+                    self._assume(missing)
                 return np.array([self._sizes[client] for client in range(self._num_clients)], dtype=np.int64)
             if is_late:
                 raise ConnectionError(
                     f"{len(missing)} of {self._num_clients} clients did not come within {timeout:g} s (clients "
-                    f"{shown}): start their nodes by fl-lightning node, or raise start-timeout"
+                    f"{shown}): start their nodes by fl-lightning node, raise start-timeout, or let min-clients of "
+                    "them be enough"
                 )
             time.sleep(0.5)
+
+    def _assume(self, missing: Iterable[int]) -> None:
+        unknown = [client for client in missing if client not in self._sizes]
+        if unknown:
+            size = max(1, round(float(np.median(list(self._sizes.values())))))
+            _LOG.warning("clients %s count as having %d examples, the median of the others", unknown[:10], size)
+            self._sizes |= dict.fromkeys(unknown, size)
+            self.assumed |= set(unknown)
+
+
+def _names_none(reply: Message) -> bool:
+    try:
+        return read_sender(reply) == UNASSIGNED
+    except BadMessageError:
+        return True
 
 
 class NodesFederation:

@@ -1,7 +1,6 @@
 """The ServerApp: the federated loop as it is, with an engine that lets nodes train."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,16 @@ from typing_extensions import override
 from fl_lightning.aggregators.secure import sum_of
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
-from fl_lightning.config.compose import ConfigError
 from fl_lightning.engine.replay import TrainsElsewhere
 from fl_lightning.flower import messages
 from fl_lightning.flower.messages import BadMessageError, Content, Reply, read_metrics, read_reply, read_sender
 from fl_lightning.flower.nodes import NodesData, Questions, Roster
+from fl_lightning.flower.options import Options, read_options, stored_sizes
 from fl_lightning.flower.secure_server import SecureTraining
 from fl_lightning.flower.supernode import version_note
 from fl_lightning.flower.task import Task, check_deployable
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import PLAIN, Engine, Federation, Handout
-from fl_lightning.runs.records import CHECKPOINTS
-from fl_lightning.runs.storage import load_latest
 from fl_lightning.solvers import Solver
 from fl_lightning.system.traces import Delivery
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates, Vector
@@ -81,10 +78,16 @@ class FlowerEngine(Remembers, TrainsElsewhere):
         return self.local.setup(fabric, module, federation, solver, batch_size, seed, num_draws)
 
     @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sizes, and who was absent when they were asked for."""
+        assumed = sorted(self.questions.roster.assumed)
+        return super().state_dict() | ({"assumed": assumed} if assumed else {})
+
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Refuse to resume a run in which a client had more or fewer examples."""
         here = self.sizes
-        super().load_state_dict(state)
+        super().load_state_dict({name: value for name, value in state.items() if name != "assumed"})
         changed = np.flatnonzero(here != self.sizes)
         if len(changed):
             client = int(changed[0])
@@ -198,61 +201,6 @@ def _stacked(rows: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
     return torch.stack(rows) if rows else like.new_empty((0, len(like)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What ``[tool.flwr.app.config]`` of an app says."""
-
-    name: str  # of the run
-    num_clients: int
-    timeout: float = 60.0  # seconds of a round; what comes later is lost
-    max_steps: int = 0  # clients decide about T themselves, up to this; 0: they do what they are asked
-    start_timeout: float = 600.0
-    min_clients: int = 0  # with which a run is resumed when the time is up; 0: more than half of them
-    trust: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.num_clients < 1:
-            raise ConfigError(f"num-clients={self.num_clients} must be at least 1")
-        if not 0 <= self.min_clients <= self.num_clients:
-            raise ConfigError(f"min-clients={self.min_clients} must be from 0 to num-clients={self.num_clients}")
-        if self.max_steps < 0:
-            raise ConfigError(f"max-steps={self.max_steps} must be at least 1, or 0 where clients do what is asked")
-        for name, seconds in (("timeout", self.timeout), ("start-timeout", self.start_timeout)):
-            if not 0 < seconds < float("inf"):
-                raise ConfigError(f"{name}={seconds} must be a positive number of seconds")
-
-
-def read_options(run_config: Mapping[str, bool | bytes | float | int | str]) -> Options:
-    """Return the options of an app.
-
-    >>> read_options({"name": "digits", "num-clients": 4, "timeout": 30}).timeout
-    30.0
-    """
-    try:
-        return Options(
-            name=str(run_config["name"]),
-            num_clients=int(run_config["num-clients"]),
-            timeout=float(run_config.get("timeout", 60.0)),
-            max_steps=int(run_config.get("max-steps", 0)),
-            start_timeout=float(run_config.get("start-timeout", 600.0)),
-            min_clients=int(run_config.get("min-clients", 0)),
-            trust=tuple(filter(None, str(run_config.get("trust", "")).split(","))),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"the app's config is not one of fl-lightning deploy: {error}") from None
-
-
-def stored_sizes(run_dir: Path) -> list[int]:
-    """Return how many examples each client had in the run that a folder holds; nothing if it holds none."""
-    try:
-        checkpoint, _ = load_latest(run_dir / CHECKPOINTS)
-        sizes = {} if checkpoint is None else checkpoint["loop"]["parts"]["engine"]["sizes"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []  # what is wrong with it is shown when the run begins
-    found = next(iter(sizes.values()), []) if isinstance(sizes, dict) else sizes
-    return [int(size) for size in found]
-
-
 def prepare(grid: Grid, merged: dict[str, Any], options: Options) -> building.Run:
     """Return a run of a configuration whose clients are nodes."""
     settings = building.parse(merged, [], options.trust)
@@ -262,16 +210,17 @@ def prepare(grid: Grid, merged: dict[str, Any], options: Options) -> building.Ru
     run = building.build(settings, options.name)
     max_steps = options.max_steps or None
     check_deployable(run.loop, max_steps)
-    stored = stored_sizes(run.run_dir)
-    roster = Roster(grid, options.num_clients, stored)
+    stored, assumed = stored_sizes(run.run_dir)
+    roster = Roster(grid, options.num_clients, stored, assumed)
     evaluation = run.loop.evaluate_clients
     task = Task(yaml.safe_load(run.config), 0.0 if evaluation is None else evaluation.held_out)
     questions = Questions(grid, roster, options.timeout)
     hidden = sum_of(run.loop.algorithm.aggregator)
     sums = None if hidden is None else SecureTraining(questions, hidden)
-    minimum = (options.min_clients or options.num_clients // 2 + 1) if stored else None
     engine = FlowerEngine(questions, task, max_steps, run.loop.engine, sums)
-    return building.elsewhere(run, engine, NodesData(run.data, roster, options.start_timeout, minimum))
+    return building.elsewhere(
+        run, engine, NodesData(run.data, roster, options.start_timeout, options.needed(bool(stored)))
+    )
 
 
 @app.main()

@@ -16,7 +16,7 @@ from flwr.supernode.runtime.run_clientapp import run_clientapp
 
 from fl_lightning.config.allow_list import limit_imports
 from fl_lightning.flower.client_app import app, data_of
-from fl_lightning.flower.node_settings import read_node
+from fl_lightning.flower.node_settings import UNASSIGNED, read_node
 from fl_lightning.flower.supernode import replace
 from fl_lightning.flower.task import parser
 
@@ -93,7 +93,8 @@ def answer(address: str, secret: bytes, node_config: Mapping[str, str | int]) ->
     node = read_node(node_config)
     threads = node.threads or torch.get_num_threads()
     torch.set_num_threads(1)
-    print(f"client {node.client} has {data_of(node).size} examples", flush=True)
+    who = "a client whose number the server decides" if node.client == UNASSIGNED else f"client {node.client}"
+    print(f"{who} has {data_of(node).size} examples", flush=True)
     parser()
     limit_imports(node.trust)
     executor = ForkingExecutor(threads)

@@ -27,6 +27,7 @@ _MANY = 8  # algorithms, beyond which only the best few and the reference are dr
 _FEW = 5
 _DASHES = ("", "6 3", "2 2.5", "9 3 2 3", "1 4")
 _NAMED = ("fedacs", "fedavg")  # have the first two colours, blue and orange, in every picture
+_MOST_NAMES = 200  # of clients that are written out
 _FORGOTTEN = 0.1
 
 
@@ -184,7 +185,8 @@ def _objective(comparison: Comparison, hovers: Charts) -> Values | None:
             logarithmic=True,
         )
         distance = line_chart(comparison, chart, hovers)
-    return {"cards": cards, "distance": distance} if cards or distance else None
+    names = comparison.runs[0].names[:_MOST_NAMES]
+    return {"cards": cards, "distance": distance, "names": names} if cards or distance else None
 
 
 def _what_ran(comparison: Comparison, problems: Sequence[Problem]) -> Values:

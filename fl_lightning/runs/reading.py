@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fl_lightning.runs import records
@@ -22,6 +22,7 @@ class Run:
     metrics: Table
     clients: Table
     summary: Summary
+    names: list[str] = field(default_factory=list)  # of the clients, where the data has them
 
     @property
     def algorithm(self) -> str:
@@ -124,5 +125,12 @@ def load(folder: Path) -> Run:
         raise ValueError(f"{SUMMARY} tells of {summary.rounds} rounds, {METRICS} has {rounds}")
     if summary.seed is None or summary.seed != config.get("seed"):
         raise ValueError(f"{SUMMARY} is of seed {summary.seed}, {CONFIG} of seed {config.get('seed')}")
-    clients = records.read_clients(folder)
-    return Run(folder=folder, seed=summary.seed, config=config, metrics=metrics, clients=clients, summary=summary)
+    return Run(
+        folder=folder,
+        seed=summary.seed,
+        config=config,
+        metrics=metrics,
+        clients=records.read_clients(folder),
+        summary=summary,
+        names=records.read_names(folder),
+    )

@@ -22,6 +22,7 @@ from fl_lightning.runs import safe_yaml
 CONFIG = "config.yaml"
 METRICS = "metrics.csv"
 CLIENTS = "clients.csv"
+_NAME = "name"  # its column of names
 QUANTILES = "clients_quantiles.csv"  # beside CLIENTS where that has groups
 EVERYBODY = "clients.parquet"  # likewise
 MODEL = "model.ckpt"
@@ -161,7 +162,24 @@ def stored_config(folder: Path) -> str | None:
 
 
 def read_table(path: Path) -> Table:
-    """Return the columns of a CSV file of numbers."""
+    """Return the columns of a CSV file of numbers; names of clients are left out."""
+    header, *rows = _cells(path)
+    kept = [place for place, name in enumerate(header) if name != _NAME]
+    try:
+        cells = [[float(row[place]) if row[place] else math.nan for place in kept] for row in rows]
+    except ValueError as error:
+        raise ValueError(f"{path.name} holds something that is no number: {error}") from None
+    columns = np.array(cells).reshape(len(rows), len(kept)).T
+    return dict(zip([header[place] for place in kept], columns, strict=True))
+
+
+def read_names(folder: Path) -> list[str]:
+    """Return what the clients of a run are called; nothing where they have numbers alone."""
+    header, *rows = _cells(folder / CLIENTS)
+    return [row[header.index(_NAME)] for row in rows] if _NAME in header else []
+
+
+def _cells(path: Path) -> list[list[str]]:
     try:
         with io.TextIOWrapper(open_plain(path, _LARGEST_TABLE), newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file)) or [[]]
@@ -170,11 +188,7 @@ def read_table(path: Path) -> Table:
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise ValueError(f"{path.name} is half-written: line {number} has {len(row)} of {len(header)} cells")
-    try:
-        cells = [[float(cell) if cell else math.nan for cell in row] for row in rows]
-    except ValueError as error:
-        raise ValueError(f"{path.name} holds something that is no number: {error}") from None
-    return dict(zip(header, np.array(cells).reshape(len(rows), len(header)).T, strict=True))
+    return [header, *rows]
 
 
 def read_rounds(path: Path) -> list[dict[str, float]]:

@@ -69,7 +69,7 @@ def test_what_would_be_ignored_or_is_missing_is_refused(data, arguments, message
         as_federation(data, 0, **arguments)
 
 
-@pytest.mark.parametrize("data", [{"train": TABLE}, [], [1, 2], torch.zeros(3), None, WHOLE.train])
+@pytest.mark.parametrize("data", [{"train": 3}, [], [1, 2], torch.zeros(3), None, WHOLE.train])
 def test_what_is_no_data_is_refused(data):
     with pytest.raises(TypeError, match=r"cannot train on a|one data set per client"):
         as_federation(data, 0)

@@ -149,7 +149,7 @@ def test_a_deployment_is_resumed_without_a_client_that_stays_away_or_has_other_d
     second.data._timeout = 0.5
     second.execute("auto")
     assert second.loop.round_index == 4
-    assert "resumed without clients 9" in caplog.text
+    assert "started without clients 9" in caplog.text
     last = [line.split(",") for line in (tmp_path / "run" / "deliveries.csv").read_text().splitlines()[-10:]]
     assert {line[2]: line[3] for line in last} == {str(client): "0" if client == 9 else "1" for client in range(10)}
 

@@ -84,6 +84,26 @@ def test_fourteen_rounds_are_those_of_the_simulator(folder):
     assert_equal(weights(folder / "run"), weights(folder / "simulated"))
 
 
+def test_three_of_four_start_and_the_fourth_joins_all_numbered_by_the_server(folder):
+    own = {"class_path": "fl_lightning.data.IID", "init_args": {"num_clients": 1}}
+    alone = {"data": {"class_path": "fl_lightning.data.Digits", "init_args": {"partition": own}}}
+    (folder / "node.yaml").write_text(yaml.safe_dump(alone | {"node": {"threads": 1}}))
+    wait = ["--start_timeout", "120", "--min-clients", "0.75", "--timeout", "30"]
+    deploy(folder, *wait, configs=("digits_full.yaml", "observed.yaml"), rounds=12)
+    with RealNodes(folder) as nodes:
+        for place in range(3):
+            nodes.start(place, folder / "node.yaml", numbered=False)
+        nodes.flwr("run", "app", "local")
+        wait_for(lambda: num_rounds(folder / "run") >= 2, START, "two rounds")
+        nodes.start(3, folder / "node.yaml", numbered=False)
+        wait_for(lambda: finished(folder), 2 * START, "the last round")
+    rows = list(csv.DictReader((folder / "run" / "metrics.csv").open()))
+    delivered = [int(float(row["num_delivered"])) for row in rows]
+    assert delivered[:2] == [3, 3]
+    assert delivered[-1] == 4
+    print(f"clients delivered: {delivered}")
+
+
 def test_a_killed_node_and_its_successor_are_replayed(folder):
     deploy(folder, "--timeout", "20", "--max_steps", "100", configs=("digits_full.yaml", "observed.yaml"))
     with RealNodes(folder) as nodes:
