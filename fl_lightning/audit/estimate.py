@@ -266,7 +266,9 @@ def _shares(log: Log, amounts: Vector) -> Band:
     return Band(value=share, low=low, high=np.where(share > 0, high, min(1.0, rare * usual)))
 
 
-def _distances(log: Log, amounts: Vector, shares: Vector, factors: Vector, sizes: Vector, *to: Vector) -> list[Interval]:
+def _distances(
+    log: Log, amounts: Vector, shares: Vector, factors: Vector, sizes: Vector, *to: Vector
+) -> list[Interval]:
     """Return the L1 distance of the objective from each of some weights."""
     if log.num_rounds == 1:
         return [Interval(float(np.abs(shares - weights).sum()), 0.0, 2.0) for weights in to]

@@ -41,7 +41,7 @@ def make_parser() -> OneLineParser:
         "--fail-above",
         type=float,
         metavar="L1",
-        help=f"exit with {TOO_FAR} if the distance from what is wanted, 0 to 2, is surely above: the low end of its band",
+        help=f"exit with {TOO_FAR} if the low end of the distance from what is wanted, 0 to 2, is above",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
     parser.add_argument("--picture", metavar="FILE", help="file to draw to, PNG, SVG or PDF by its ending")
@@ -82,6 +82,8 @@ def main(arguments: list[str]) -> int:
         print(line, file=sys.stderr if options.json else sys.stdout)
     if options.fail_above is not None and found.distance.high > options.fail_above:
         said = "is above" if failed else "may be above"
-        text = f"fl-lightning: the distance {found.distance.value:.3f}, from {found.distance.low:.3f} in 19 of 20 logs, "
+        text = (
+            f"fl-lightning: the distance {found.distance.value:.3f}, from {found.distance.low:.3f} in 19 of 20 logs, "
+        )
         print(f"{text}{said} {options.fail_above:g}", file=sys.stderr)
     return TOO_FAR if failed else 0
