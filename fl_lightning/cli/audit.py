@@ -41,7 +41,7 @@ def make_parser() -> OneLineParser:
         "--fail-above",
         type=float,
         metavar="L1",
-        help=f"exit with {TOO_FAR} if the distance from what is wanted, 0 to 2, is surely above: the low end of its band",
+        help=f"exit with {TOO_FAR} if the low end of the distance from what is wanted, 0 to 2, is above",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
     parser.add_argument("--picture", metavar="FILE", help="file to draw to, PNG, SVG or PDF by its ending")

@@ -6,7 +6,7 @@ The functions hook into the strategy that they are given and return it: its clas
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
@@ -15,17 +15,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
-from rich.console import Console
 
-from fl_lightning.audit import words
-from fl_lightning.audit.cures import cures
-from fl_lightning.audit.estimate import Wanted, audit
-from fl_lightning.audit.log import LogWriter, Row, read_log
+from fl_lightning.audit.book import LOG, Book
+from fl_lightning.audit.estimate import Wanted
+from fl_lightning.audit.log import Row
 
 S = TypeVar("S", bound=Strategy)
 P = ParamSpec("P")
 T = TypeVar("T")
-LOG = "participation.csv"
 NO_MEANS = (
     strategies.Bulyan,
     strategies.FedMedian,
@@ -77,7 +74,7 @@ def metric(reply: Message, key: str) -> float | None:
 class Watcher(Protocol):
     """Sees the messages of each round on their way, and returns what takes their place."""
 
-    book: "Book"
+    book: Book
 
     def outgoing(self, messages: list[Message], arrays: ArrayRecord, grid: Grid) -> list[Message]:
         """Return what is sent to nodes."""
@@ -86,66 +83,35 @@ class Watcher(Protocol):
         """Return what the strategy aggregates."""
 
 
-@dataclass(kw_only=True)
-class Book:
-    """Writes rounds into a log; keeps which nodes it knows, and nothing of earlier rounds."""
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Makes rows of replies."""
 
-    path: Path
     reported: Reported
-    weight_key: str | None  # metric with which the strategy weighs replies
-    writer: LogWriter | None  # None: it could not be written any more
-    seen: set[int] = field(default_factory=set)  # nodes that the log knows
-    asked: Counter[int] = field(default_factory=Counter)  # draws of the round
-    nodes: list[int] = field(default_factory=list)  # that could have been asked
+    weight_key: str | None = None  # metric with which the strategy weighs replies
 
-    def ask(self, counts: Counter[int], grid: Grid) -> None:
-        """Note who is asked in a round, and how often."""
-        self.asked, self.nodes = counts, list(grid.get_node_ids())
-
-    def receive(self, index: int, replies: Iterable[Message], applied: float | None = None) -> None:
-        """Write a round; with ``applied``, one reply stands for all draws of its node, each with this factor."""
-        arrived: dict[int, list[Message]] = {}
+    def of(
+        self, index: int, asked: Counter[str], replies: Iterable[Message], applied: float | None = None
+    ) -> dict[str, Row]:
+        """Return the rows of a round; with ``applied``, one reply stands for all draws of its node."""
+        arrived: dict[str, list[Message]] = {}
         for reply in replies:
             if not reply.has_error():
-                arrived.setdefault(reply.metadata.src_node_id, []).append(reply)
-        others = [node for node in self.nodes if node not in self.seen and node not in self.asked]
-        rows = [Row(round=index, client=str(node), asked=0, arrived=0) for node in others]
-        rows += [self._row(index, node, arrived.get(node, []), applied) for node in self.asked]
-        self.seen.update(others, self.asked)
-        if self.writer is None:
-            return
-        try:
-            self.writer.write(rows)
-        except OSError as error:  # a full disk must not end somebody's training
-            self.writer = None
-            print(f"fl-lightning: no more is written to {self.path}: {error}", flush=True)
+                arrived.setdefault(str(reply.metadata.src_node_id), []).append(reply)
+        return {node: self._row(index, node, asked[node], some, applied) for node, some in arrived.items()}
 
-    def _row(self, index: int, node: int, replies: list[Message], applied: float | None) -> Row:
-        number = self.asked[node]
-        if not replies:
-            return Row(round=index, client=str(node), asked=number, arrived=0)
-        weight = None if applied is not None or self.weight_key is None else metric(replies[0], self.weight_key)
+    def _row(self, index: int, node: str, number: int, replies: list[Message], applied: float | None) -> Row:
+        weighed = self.weight_key is not None and applied is None
         return Row(
             round=index,
-            client=str(node),
+            client=node,
             asked=number,
             arrived=min(number, len(replies)) if applied is None else number,
             examples=self.reported.examples(replies[0]),
             steps=self.reported.steps(replies[0]),
-            weight=weight,
+            weight=metric(replies[0], self.weight_key) if weighed and self.weight_key else None,
             applied=applied,
         )
-
-    def show(self, wanted: Wanted | None, note: str) -> None:
-        """Print what the log says so far."""
-        console = Console(width=words.WIDE)
-        try:
-            found = audit(read_log(self.path), wanted=wanted)
-            words.show(console, found, cures(found), str(self.path))
-        except (OSError, ValueError) as error:
-            console.print(f"no verdict: {error}", markup=False)
-        if note:
-            console.print(note, markup=False)
 
 
 @dataclass
@@ -153,13 +119,15 @@ class _Silent:
     """Writes the log, and leaves all messages as they are."""
 
     book: Book
+    rows: Rows
 
     def outgoing(self, messages: list[Message], arrays: ArrayRecord, grid: Grid) -> list[Message]:
-        self.book.ask(Counter(message.metadata.dst_node_id for message in messages), grid)
+        asked = Counter(str(message.metadata.dst_node_id) for message in messages)
+        self.book.ask(asked, map(str, grid.get_node_ids()))
         return messages
 
     def incoming(self, server_round: int, replies: list[Message]) -> list[Message]:
-        self.book.receive(server_round, replies)
+        self.book.receive(server_round, self.rows.of(server_round, self.book.asked, replies))
         return replies
 
 
@@ -181,8 +149,8 @@ def audited(
         every: Print the verdict after so many rounds, too; 0: at the end alone.
     """
     weight_key = strategy.weighted_by_key if isinstance(strategy, FedAvg) else None
-    book = Book(path=Path(path), reported=reported or Reported(), weight_key=weight_key, writer=LogWriter(path))
-    return watched(strategy, _Silent(book), wanted, every)
+    rows = Rows(reported=reported or Reported(), weight_key=weight_key)
+    return watched(strategy, _Silent(Book(path), rows), wanted, every)
 
 
 def watched(strategy: S, watcher: Watcher, wanted: Wanted | None, every: int) -> S:

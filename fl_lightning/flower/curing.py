@@ -2,8 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,55 +11,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fl_lightning import theory
+from fl_lightning.audit.book import LOG, Book, Learned
 from fl_lightning.audit.estimate import Wanted
-from fl_lightning.audit.log import LogWriter
-from fl_lightning.flower.auditing import LOG, NO_MEANS, Book, Reported, S, watched
+from fl_lightning.audit.log import Row
+from fl_lightning.flower.auditing import NO_MEANS, Reported, Rows, S, watched
 from fl_lightning.samplers.sampler import Systematic
 from fl_lightning.theory.checks import Vector, one_of
-
-_FAILURE_RATE = 0.1  # before anything was seen
-_PRIOR_ROUNDS = 2.0  # for how many questions that counts
-
-
-@dataclass(kw_only=True)
-class _Learned:
-    """What is known of each node, by its id."""
-
-    asked: Counter[int] = field(default_factory=Counter)  # rounds
-    answered: Counter[int] = field(default_factory=Counter)  # rounds
-    steps: dict[int, float] = field(default_factory=dict)  # mean of what it reported
-    examples: dict[int, float] = field(default_factory=dict)  # as reported last
-
-    def observe(self, asked: Iterable[int], replies: list[Message], reported: Reported) -> None:
-        """Learn from a round."""
-        self.asked.update(set(asked))
-        for reply in replies:
-            node, steps, examples = reply.metadata.src_node_id, reported.steps(reply), reported.examples(reply)
-            if not steps or not examples:
-                key = reported.examples_key if steps else reported.steps_key
-                raise ValueError(
-                    f"node {node} reports no {key}, without which nobody can tell how far it pulls: let clients report "
-                    "it as a metric, or give Reported(epochs=..., batch_size=...) in place of steps"
-                )
-            self.answered[node] += 1
-            before = self.steps.get(node, steps)
-            self.steps[node] = before + (steps - before) / self.answered[node]
-            self.examples[node] = examples
-
-    def probabilities(self, nodes: list[int], wanted: Wanted, bound: float) -> Vector:
-        """Return FedACS's p; a node that is not known yet is taken as the mean of those that are, (nodes,)."""
-        if not self.steps:
-            return np.full(len(nodes), 1 / len(nodes))
-        usual = float(np.median(list(self.steps.values())))
-        size = float(np.mean(list(self.examples.values())))
-        steps = np.array([self.steps.get(node, usual) for node in nodes])
-        asked = np.array([self.asked[node] for node in nodes], dtype=np.float64)
-        lost = asked - np.array([self.answered[node] for node in nodes])
-        return theory.heterogeneity_aware_probabilities(
-            [self.examples.get(node, size) if wanted == "examples" else 1.0 for node in nodes],
-            (_PRIOR_ROUNDS * _FAILURE_RATE + lost) / (_PRIOR_ROUNDS + asked),
-            np.clip(steps, usual / bound, usual * bound),
-        )
 
 
 @dataclass(kw_only=True)
@@ -68,37 +24,55 @@ class _Cure:
     """Readdresses what a strategy sends, and weighs what it gets."""
 
     book: Book
+    rows: Rows
     strategy: FedAvg
-    wanted: Wanted
-    bound: float
     rng: np.random.Generator
-    learned: _Learned = field(default_factory=_Learned)
+    learned: Learned
     sent: ArrayRecord | None = None
 
     def outgoing(self, messages: list[Message], arrays: ArrayRecord, grid: Grid) -> list[Message]:
         if not messages:
             return messages
-        nodes = sorted(grid.get_node_ids())
-        counts = Systematic()(self.learned.probabilities(nodes, self.wanted, self.bound), len(messages), self.rng)
+        nodes = [str(node) for node in sorted(grid.get_node_ids())]
+        counts = Systematic()(self._probabilities(nodes), len(messages), self.rng)
         drawn = Counter({node: int(count) for node, count in zip(nodes, counts, strict=True) if count})
-        self.book.ask(drawn, grid)
+        self.book.ask(drawn, nodes)
         self.sent = arrays
-        return [_message(messages[0].content, messages[0], node) for node in drawn]
+        return [_message(messages[0].content, messages[0], int(node)) for node in drawn]
+
+    def _probabilities(self, nodes: list[str]) -> Vector:
+        """Return FedACS's p, (nodes,)."""
+        known = self.learned
+        if not known.steps:
+            return np.full(len(nodes), 1 / len(nodes))
+        return theory.heterogeneity_aware_probabilities(
+            known.weights(nodes), known.failure_rates(nodes), known.bounded_steps(nodes)
+        )
 
     def incoming(self, server_round: int, replies: list[Message]) -> list[Message]:
         good = [reply for reply in replies if not reply.has_error()]
         drawn = self.book.asked
-        self.learned.observe(drawn, good, self.book.reported)
-        self.book.receive(server_round, replies, applied=1 / max(1, drawn.total()))
+        rows = self.rows.of(server_round, drawn, good, applied=1 / max(1, drawn.total()))
+        self.learned.observe(drawn, {node: self._report(row) for node, row in rows.items()})
+        self.book.receive(server_round, rows)
         if not good or self.sent is None:
             return replies
         key = next(iter(good[0].content.metric_records))
-        counts = [float(drawn[reply.metadata.src_node_id]) for reply in good]
+        counts = [float(drawn[str(reply.metadata.src_node_id)]) for reply in good]
         for reply, count in zip(good, counts, strict=True):
             values = reply.content.metric_records[key]
             reply.content[key] = MetricRecord({**values, self.strategy.weighted_by_key: count})
         missing = drawn.total() - sum(counts)
         return [*replies, *([self._absent(good, counts, key, missing)] if missing > 0 else [])]
+
+    def _report(self, row: Row) -> tuple[float, float]:
+        if row.steps and row.examples:
+            return row.steps, row.examples
+        key = self.rows.reported.examples_key if row.steps else self.rows.reported.steps_key
+        raise ValueError(
+            f"node {row.client} reports no {key}, without which nobody can tell how far it pulls: let clients report "
+            "it as a metric, or give Reported(epochs=..., batch_size=...) in place of steps"
+        )
 
     def _absent(self, good: list[Message], counts: list[float], key: str, missing: float) -> Message:
         """Return a reply for all that did not arrive: the model as it was, and metrics that leave the mean alone."""
@@ -147,6 +121,11 @@ def heterogeneity_aware(
         raise TypeError(f"{type(strategy).__name__} is no weighted mean: use FedAvg, FedAvgM, FedProx, or audited(...)")
     if not 1 <= bound < math.inf:
         raise ValueError(f"bound={bound} must be a number of at least 1")
-    book = Book(path=Path(path), reported=reported or Reported(), weight_key=None, writer=LogWriter(path))
-    rng = np.random.default_rng(seed)
-    return watched(strategy, _Cure(book=book, strategy=strategy, wanted=wanted, bound=bound, rng=rng), wanted, every)
+    cure = _Cure(
+        book=Book(path),
+        rows=Rows(reported=reported or Reported()),
+        strategy=strategy,
+        rng=np.random.default_rng(seed),
+        learned=Learned(wanted=wanted, bound=bound),
+    )
+    return watched(strategy, cure, wanted, every)
