@@ -49,7 +49,7 @@ def paper_table(data: str, readings: Mapping[str, list[Run]]) -> str:
                 tables.cost(runs, "accuracy", "evaluated"),
                 "-" if printed is None or not math.isfinite(rounds) else f"{rounds / printed[0]:.2f}",
                 tables.cost(runs, "averaged", "evaluated"),
-                verdict(data, algorithm, rounds, _mean_cost(yardstick, "evaluated")),
+                verdict(data, algorithm, rounds, _mean_cost(groups[reading].get(_rival(algorithm), []), "evaluated")),
                 shown[1],
                 f"{steps / own:.2f}" if math.isfinite(steps) and math.isfinite(own) else "-",
                 tables.cell(measures.ends(runs, "accuracy"), False),
@@ -66,21 +66,24 @@ def _mean_cost(runs: list[Run], cost: str) -> float:
     return float(np.mean([measures.to_target(run, "accuracy", cost) for run in runs])) if runs else math.inf
 
 
-def verdict(data: str, algorithm: str, rounds: float, of_fedacs: float) -> str:
-    """Return what becomes of a row: within 25 %, on the same side of FedACS, or not.
+def _rival(algorithm: str) -> str:
+    """Return whom an algorithm is compared with: FedACS, and FedACS with FedAvg."""
+    return tables.REFERENCE if algorithm == YARDSTICK else YARDSTICK
+
+
+def verdict(data: str, algorithm: str, rounds: float, of_rival: float) -> str:
+    """Return what becomes of a row: within 25 %, on the same side of FedACS (FedACS: of FedAvg), or neither.
 
     >>> verdict("mnist", "fedavg", 100, 80), verdict("mnist", "fedavg", 150, 80), verdict("mnist", "fedavg", 60, 80)
     ('**reproduced**', 'direction reproduced', 'not reproduced')
     """
-    printed = PAPER[data][algorithm]
-    if printed is None:
+    printed, rival = PAPER[data][algorithm], PAPER[data][_rival(algorithm)]
+    if printed is None or rival is None:
         return "not reproduced" if math.isfinite(rounds) else "**reproduced**"
     if abs(rounds / printed[0] - 1) <= WITHIN:
         return "**reproduced**"
-    fedacs = PAPER[data][YARDSTICK]
-    if fedacs is None or algorithm == YARDSTICK or not math.isfinite(of_fedacs):
-        return "not reproduced"
-    return "direction reproduced" if (rounds > of_fedacs) == (printed[0] > fedacs[0]) else "not reproduced"
+    same = rounds != of_rival and (rounds > of_rival) == (printed[0] > rival[0])
+    return "direction reproduced" if same else "not reproduced"
 
 
 def smoothed(run: Run, window: int) -> float:

@@ -16,9 +16,9 @@ from fl_lightning.seeding import Purpose, generator
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import IntVector, Vector
 
-_MAX_DRAWS = 500
-_LARGEST = 1_000_000_000  # bytes of a file
+_MAX_DRAWS, _LARGEST = 500, 1_000_000_000  # of a partition; bytes of a file
 Assignment = Literal["blocks", "cyclic", "random"]
+Sizes = Literal["drawn", "equal"]
 
 
 def at_least_one(name: str, value: int) -> int:
@@ -108,15 +108,17 @@ class Dirichlet(Partition):
     """Draw every client's mix of labels from a Dirichlet distribution, then hand out each example exactly once.
 
     With ``P[m] ~ Dirichlet(alpha * ones(C))`` client ``m`` gets the share ``P[m, c] / sum_j P[j, c]`` of class ``c``.
-    The draw is repeated until every client has ``min_size`` examples.
 
     Args:
         num_clients: M.
         alpha: Concentration; small means that a client sees few classes.
-        min_size: Fewest examples a client may have.
+        min_size: Fewest examples a client may have; the draw is repeated until all have as many.
+        sizes: ``equal``: clients take equally many by their mix, one after another in random order, while classes last.
     """
 
-    def __init__(self, num_clients: int, alpha: float, min_size: int = 1) -> None:
+    def __init__(self, num_clients: int, alpha: float, min_size: int = 1, sizes: Sizes = "drawn") -> None:
+        one_of("sizes", sizes, Sizes)
+        self.sizes = sizes
         self.num_clients = at_least_one("num_clients", num_clients)
         self.min_size = at_least_one("min_size", min_size)
         if not (math.isfinite(alpha) and alpha > 0):
@@ -127,12 +129,26 @@ class Dirichlet(Partition):
         """Return for each client the indices of its examples."""
         _enough(len(labels), self.num_clients, self.num_clients * self.min_size)
         classes, class_sizes = np.unique(labels, return_counts=True)
-        ends = self._draw_until_min(class_sizes, rng)
+        ends = (self._draw_equal if self.sizes == "equal" else self._draw_until_min)(class_sizes, rng)
         owners = np.empty(len(labels), dtype=np.int64)
         for column, label in enumerate(classes):
             examples = rng.permutation(np.flatnonzero(labels == label))
             owners[examples] = np.repeat(np.arange(self.num_clients), np.diff(ends[:, column], prepend=0))
         return examples_of(owners, self.num_clients)
+
+    def _draw_equal(self, class_sizes: IntVector, rng: np.random.Generator) -> IntVector:
+        """Return where each client's share of each class ends, (M, C)."""
+        left = class_sizes.astype(np.int64)
+        counts = np.zeros((self.num_clients, len(left)), dtype=np.int64)
+        sizes = _even(int(left.sum()), self.num_clients)
+        for client in rng.permutation(self.num_clients):
+            mix = rng.dirichlet(np.full(len(left), self.alpha))
+            while missing := int(sizes[client] - counts[client].sum()):
+                there = np.where(left > 0, mix + 1e-300, 0.0)
+                taken = np.minimum(rng.multinomial(missing, there / there.sum()), left)
+                counts[client] += taken
+                left -= taken
+        return np.cumsum(counts, axis=0)
 
     def _draw_until_min(self, class_sizes: IntVector, rng: np.random.Generator) -> IntVector:
         """Return where each client's share of each class ends, (M, C)."""

@@ -19,7 +19,7 @@ class Successive(Drawing):
 
     >>> n = Successive()(np.array([0.6, 0.3, 0.1, 0.0]), 3, np.random.default_rng(0))
     >>> n.tolist(), Successive().shares(np.array([0.6, 0.3, 0.1]), 2).round(3).tolist()
-    ([1, 1, 1, 0], [0.462, 0.383, 0.155])
+    ([1, 1, 1, 0], [0.462, 0.392, 0.146])
     """
 
     keeps_shares = False

@@ -178,3 +178,19 @@ def test_given_indices_refuses_what_is_no_list_of_lists(tmp_path, content):
 def test_given_indices_names_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.json"):
         GivenIndices(str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.1, 100.0])
+def test_clients_of_equal_size_have_mixes_of_their_own(alpha):
+    labels = np.random.default_rng(1).permutation(np.repeat(np.arange(10), 300))
+    parts = Dirichlet(20, alpha, sizes="equal").split(labels, np.random.default_rng(0))
+    assert [len(part) for part in parts] == [150] * 20
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(3000))
+    mixes = np.array([np.bincount(labels[part], minlength=10) for part in parts]) / 150
+    largest = mixes.max(axis=1)
+    # A Dirichlet(0.1) mix of ten has a largest share of 0.69 on average; one of 100 is nearly even.
+    assert largest.mean() > 0.55 if alpha < 1 else np.median(largest) < 0.2
+    with pytest.raises(ValueError, match="sizes='even'"):
+        Dirichlet(20, alpha, sizes="even")
+    with pytest.raises(ValueError, match="20 clients need at least 20 examples"):
+        Dirichlet(20, alpha, sizes="equal").split(labels[:10], np.random.default_rng(0))
