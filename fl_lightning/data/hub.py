@@ -76,7 +76,7 @@ class FromHub(DataSource):
         try:
             import datasets
         except ImportError:
-            raise ImportError("FromHub needs datasets: pip install 'fl-lightning[huggingface]'") from None
+            raise ImportError("FromHub needs datasets: pip install datasets") from None
         try:
             if Path(self.dataset).is_dir():
                 return datasets.load_from_disk(self.dataset)
