@@ -152,18 +152,16 @@ def _show(options: Namespace, overrides: list[str]) -> None:
         raise configs.ConfigError(f"the data of {config} has no classes to show")
     counts = label_counts(federation, num_classes)
     names = list(traits_of_federation(federation).names)
+    rows: list[Row] = list(zip(counts.tolist(), federation.sizes.tolist(), names or [""] * len(counts), strict=True))
     if options.json:
-        rows = [
-            {"client": place, "classes": row, "examples": size} | ({"name": names[place]} if names else {})
-            for place, (row, size) in enumerate(zip(counts.tolist(), federation.sizes.tolist(), strict=True))
+        clients = [
+            {"client": place, "classes": row, "examples": size} | ({"name": name} if names else {})
+            for place, (row, size, name) in enumerate(rows)
         ]
-        print_json({"config": config, "seed": seed, "clients": rows})
+        print_json({"config": config, "seed": seed, "clients": clients})
         return
     console = Console()
-    classes = [_visible(name) for name in getattr(data, "class_names", ())] or [
-        str(each) for each in range(num_classes)
-    ]
-    rows = list(zip(counts.tolist(), federation.sizes.tolist(), names or [""] * len(counts), strict=True))
+    classes = [_visible(name) for name in getattr(data, "class_names", ())] or list(map(str, range(num_classes)))
     console.print(_table(rows[:_MOST_ROWS], classes, f"{config}, seed {seed}", console.width))
     if len(counts) > _MOST_ROWS:
         console.print(f"... and {len(counts) - _MOST_ROWS} more clients")

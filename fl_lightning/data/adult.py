@@ -67,7 +67,7 @@ def load_adult(root: str | Path) -> tuple[Columns, Columns]:
     return train, test
 
 
-def one_hot(values: Sequence[str], known: Sequence[str]) -> npt.NDArray[np.float32]:
+def one_hot(values: npt.ArrayLike, known: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """Return a column for each known value; one that is not known has zeros in all of them.
 
     >>> one_hot(["b", "c"], ["a", "b"]).tolist()

@@ -63,7 +63,8 @@ class FromHub(DataSource):
             columns = ", ".join(table.column_names)
             raise ValueError(f"{self.dataset} has no column {missing[0]!r}: its columns are {columns}")
         owners = column_values(table, self.client)
-        parts = ByColumn(owners, self.min_size).split_dataset(table, np.random.default_rng(0))[: self.num_clients]
+        everybody = ByColumn(owners.tolist(), self.min_size).split_dataset(table, np.random.default_rng(0))
+        parts = everybody[: self.num_clients]
         taken = table.select(np.concatenate(parts)).with_format(None)
         rows = np.split(np.arange(len(taken)), np.cumsum([len(part) for part in parts])[:-1])
         names = [str(owners[part[0]]) for part in parts]
@@ -76,7 +77,7 @@ class FromHub(DataSource):
         try:
             import datasets
         except ImportError:
-            raise ImportError("FromHub needs datasets: pip install 'fl-lightning[huggingface]'") from None
+            raise ImportError("FromHub needs datasets: pip install datasets") from None
         try:
             if Path(self.dataset).is_dir():
                 return datasets.load_from_disk(self.dataset)
