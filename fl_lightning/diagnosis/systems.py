@@ -81,7 +81,6 @@ def planner_of_config(settings: "Namespace", model_bytes: float) -> tuple[Planne
 
 def _planned(given: GivenConditions, weights: Vector, loop: "Namespace", seed: int, size: float) -> Planner:
     """Return a planner of FedAvg; its clock knows the clients and the size of the model, NaN for unknown."""
-
     clock = loop.clock or Clock()
     clock.setup(len(weights), seed, lambda: _offered(given, weights), Traffic(download=size, upload=size, model=size))
     return planner_of(Algorithm(), System(schedule=given, channel=loop.channel, clock=clock), weights, loop.lr)
