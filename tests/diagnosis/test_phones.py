@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fl_lightning import theory
+from fl_lightning.aggregators import MemorizedMean
 from fl_lightning.algorithms import Algorithm
 from fl_lightning.config import algorithm_parts as parts
 from fl_lightning.config import compose as configs
@@ -155,6 +156,8 @@ def test_clients_that_are_never_there_are_counted_by_nobody(tmp_path):
         algorithm = Algorithm(sampling=Selection(HeterogeneityAware("mean"), 2, absent=absent))
         said = predicted(algorithm, planner)
         assert said.effective_weights[2] == 0
+    remembering = Algorithm(sampling=Selection(Importance(), 2), aggregator=MemorizedMean())
+    assert predicted(remembering, planner).effective_weights[2] == 0
     (note,) = systems.absence_notes(planner, 2)
     assert "1 clients are never there" in note
 
