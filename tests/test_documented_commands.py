@@ -216,6 +216,7 @@ def test_other_documented_options_are_known(capsys):
     for name in ("train", "node", *RUNNERS, *MADE_SMALL):
         main([name, "--help"])
     main(["data", "show", "--help"])
+    main(["data", "trace", "--help"])
     known = set(re.findall(r"--[\w-]+", capsys.readouterr().out)) | {f"--{key.name}" for key in catalogue.stored().keys}
     mentioned = {word for one in OPTIONS if one not in VALUES for word in one.words if word.startswith("--")}
     settings = {word for word in mentioned if word.startswith(("--loop.", "--data."))}
