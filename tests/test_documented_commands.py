@@ -216,7 +216,7 @@ def test_a_documented_setting_is_known(option):
 def test_other_documented_options_are_known(capsys):
     for name in ("train", "node", *RUNNERS, *MADE_SMALL):
         main([name, "--help"])
-    for name in ("show", "fetch"):
+    for name in ("show", "fetch", "trace"):
         main(["data", name, "--help"])
     known = set(re.findall(r"--[\w-]+", capsys.readouterr().out)) | {f"--{key.name}" for key in catalogue.stored().keys}
     mentioned = {word for one in OPTIONS if one not in VALUES for word in one.words if word.startswith("--")}

@@ -84,14 +84,14 @@ def planner_of_config(settings: "Namespace", model_bytes: float) -> tuple[Planne
 
 def _planned(given: GivenConditions, weights: Vector, loop: "Namespace", seed: int, size: float) -> Planner:
     """Return a planner of FedAvg; its clock knows the clients and the size of the model, NaN for unknown."""
-
-    def forecast() -> Iterator[Profiles]:
-        for each in given.rounds:
-            yield Profiles(conditions=each, weights=weights, accumulation=each.num_steps.astype(np.float64))
-
     clock = loop.clock or Clock()
-    clock.setup(len(weights), seed, forecast, Traffic(download=size, upload=size, model=size))
+    clock.setup(len(weights), seed, lambda: _offered(given, weights), Traffic(download=size, upload=size, model=size))
     return planner_of(Algorithm(), System(schedule=given, channel=loop.channel, clock=clock), weights, loop.lr)
+
+
+def _offered(given: GivenConditions, weights: Vector) -> Iterator[Profiles]:
+    for each in given.rounds:
+        yield Profiles(conditions=each, weights=weights, accumulation=each.num_steps.astype(np.float64))
 
 
 def absence_notes(planner: Planner, num_draws: int) -> list[str]:
@@ -230,7 +230,11 @@ def fedavg_objective(loop: "FederatedLoop", clients: Table) -> Vector:
     epoch = steps_per_epoch(clients["size"].astype(np.int64), loop.batch_size)
     schedule = loop.system.schedule
     conditions = [schedule.configure_conditions(int(index), epoch, loop.seed) for index in indices]
-    system = System(schedule=GivenConditions(conditions), channel=loop.system.channel)
+    given, clock = GivenConditions(conditions), copy.copy(loop.system.clock)
+    if clock.changes_conditions and not clock.is_set_up:  # of a run that was finished before
+        clock.setup(len(weights), loop.seed, lambda: _offered(given, weights), Traffic())
+    clock = clock if clock.changes_conditions else Clock()
+    system = System(schedule=given, channel=loop.system.channel, clock=clock)
     fedavg = planner_of(Algorithm(solver=loop.algorithm.solver), system, weights, loop.lr or 1.0)
     with only_planning():
         rounds = typical_rounds(fedavg)
