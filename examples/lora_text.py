@@ -1,7 +1,7 @@
 """A small transformer with LoRA learns how Shakespeare's roles speak: AdamW at the clients, adapters alone travel.
 
-``pip install -e '.[text]'``, then ``python examples/lora_text.py``: two minutes on one core. ``--model llama`` makes another kind of
-model from its config; a folder or a name with a slash is loaded with its weights and its tokenizer: docs/text.md.
+``pip install -e '.[text]'``, then ``python examples/lora_text.py``: two minutes on one core. ``--model llama`` makes
+another kind of model from its config; a folder or a name is loaded with its weights and its tokenizer: docs/text.md.
 """
 
 import argparse
@@ -108,7 +108,9 @@ def main(model="gpt2", name="fedacs", rounds=20, pretraining=150, clients=None, 
         federation = tokenized(federation, transformers.AutoTokenizer.from_pretrained(model), length=32)
     module = adapted(base, peft)
     whole, sent = (sum(each.numel() for each in chosen) for chosen in (module.parameters(), _trained(module)))
-    print(f"{len(federation.sizes)} roles; {whole:,} weights of which {sent:,} are adapters ({100 * sent / whole:.1f} %)")
+    print(
+        f"{len(federation.sizes)} roles; {whole:,} weights of which {sent:,} are adapters ({100 * sent / whole:.1f} %)"
+    )
     solver = TorchOptimizer(torch.optim.AdamW, votes=True)  # Adam has votes in place of A: docs/votes.md
     loop = FederatedLoop(
         algorithm(name, clients_per_round=6, solver=solver),
@@ -121,7 +123,9 @@ def main(model="gpt2", name="fedacs", rounds=20, pretraining=150, clients=None, 
     result = loop.run(module, federation)
     up = result.history[-1]["uplink_bytes"]
     print(f"uploaded: {up / 1e6:.2f} MB of adapters; all weights would be {up * whole / sent / 1e6:.2f} MB")
-    print(f"beside the frozen {4 * whole / 1e6:.2f} MB a client needs {3 * 4 * sent / 1e6:.2f} MB for gradients and AdamW")
+    print(
+        f"beside the frozen {4 * whole / 1e6:.2f} MB a client needs {3 * 4 * sent / 1e6:.2f} MB for gradients and AdamW"
+    )
     print(f"peak memory of the process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
     print(result.summary)
     return result, module

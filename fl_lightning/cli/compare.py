@@ -167,9 +167,7 @@ def _conclude(folder: Path, project: str | None) -> None:
     Console(width=None if sys.stdout.isatty() else 100).print(outcome_table(outcome.comparison))
 
 
-def execute(
-    planned: list[Job], folder: Path, place: Place, until: float | None = None
-) -> "ComparisonProgress":
+def execute(planned: list[Job], folder: Path, place: Place, until: float | None = None) -> "ComparisonProgress":
     """Make the runs that are not finished, and show how far they are; none begins after ``until`` of the clock."""
     progress = ComparisonProgress(len(planned))
     with progress.bars:

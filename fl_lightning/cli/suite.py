@@ -44,7 +44,13 @@ def make_parser() -> OneLineParser:
     add("--data", help="some of its data sets, separated by commas (default: all)")
     add("--systems", help="some of its systems, separated by commas (default: all)")
     add("--seeds", help="0:5 (the end left out) or 0,1,2 (default: those of the suite)")
-    add("--rounds-factor", type=float, default=1.0, metavar="F", help="make F times the rounds of the suite (default: 1)")
+    add(
+        "--rounds-factor",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="make F times the rounds of the suite (default: 1)",
+    )
     add("--budget", metavar="TIME", help="start no run after this much time: 90m, 2h, 600s; says what is left out")
     add("--rows", action="append", default=[], metavar="CSV", help="stored rows to stand beside, such as rows.csv")
     add("--out", help="folder of all runs (default: runs/suite_<version>, with the factor)")
@@ -56,7 +62,7 @@ def make_parser() -> OneLineParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Run what is not finished, write rows and leaderboard, and return 1 when a run failed (2 if the user can fix it)."""
+    """Run what is not finished and write the leaderboard; return 1 when a run failed (2 if the user can fix it)."""
     options = make_parser().parse_args(arguments)
     suite = _chosen(options)
     if not 0 < options.rounds_factor <= 1000:
@@ -69,16 +75,10 @@ def main(arguments: list[str]) -> int:
     planned = suites.plan(suite, folder, factor, options.trust)
     for job in {(job.algorithm, job.group): job for job in planned}.values():
         early.check(job.merged, job.overrides, job.trusted)
-    found = suites.hashes(suite, _examples(suite))
     if options.hashes:
-        print("\n".join(f"  {name}: {sha}" for name, sha in found.items()))
+        print("\n".join(f"  {name}: {sha}" for name, sha in (suites.hashes(suite) | examples(suite)).items()))
         return 0
-    other = suites.changed(suite, found)
-    if other and not options.unfrozen:
-        raise configs.ConfigError(
-            f"{', '.join(other)} {'is' if len(other) == 1 else 'are'} not as {suite.version} has it: restore it, or use "
-            "--unfrozen, whose results do not belong to this version"
-        )
+    other = _changed(suite, options.unfrozen)
     folder.mkdir(parents=True, exist_ok=True)
     num_jobs, threads = shares(options.jobs, options.threads, len(planned), options.ray is not None)
     if options.slurm is not None:
@@ -121,14 +121,26 @@ def _seconds(text: str | None) -> float | None:
     return float(found[1]) * _SECONDS[found[2]]
 
 
-def _examples(suite: "Suite") -> dict[str, str]:
-    """Load each data set that a suite has frozen, or is to freeze, and return its hash."""
+def _changed(suite: "Suite", allowed: bool) -> list[str]:
+    """Return what is not as the version has it; refuse it where that is not allowed, configs before data is loaded."""
+    for found in (lambda: suites.hashes(suite), lambda: suites.hashes(suite) | examples(suite)):
+        other = suites.changed(suite, found())
+        if other and not allowed:
+            raise configs.ConfigError(
+                f"{', '.join(other)} {'is' if len(other) == 1 else 'are'} not as {suite.version} has it: restore it or "
+                "use --unfrozen, whose results do not belong to this version"
+            )
+    return other
+
+
+def examples(suite: "Suite") -> dict[str, str]:
+    """Load each data set of a suite and return its hash."""
     with loading():
         from fl_lightning.config.parsing import instantiate
         from fl_lightning.data.digest import digest
 
     made = {name: instantiate(configs.compose([f"{name}.yaml"]), ("seed", "data")) for name in suite.data}
-    return {name: digest(settings.data.load(settings.seed)) for name, settings in made.items()}
+    return {f"examples/{name}": digest(settings.data.load(settings.seed)) for name, settings in made.items()}
 
 
 def _say_left_out(planned: "list[Job]", folder: Path) -> None:
@@ -137,7 +149,9 @@ def _say_left_out(planned: "list[Job]", folder: Path) -> None:
         counted = Counter(f"{job.group}seed {job.seed}" for job in missing)
         named = ", ".join(f"{name} ({number} algorithms)" for name, number in list(counted.items())[:6])
         rest = f" and {len(counted) - 6} more" if len(counted) > 6 else ""
-        print(f"left out: {len(missing)} of {len(planned)} runs: {named}{rest}; the same command makes them in {folder}")
+        print(
+            f"left out: {len(missing)} of {len(planned)} runs: {named}{rest}; the same command makes them in {folder}"
+        )
 
 
 def _conclude(folder: Path, version: str, stored: list[Path], factor: float) -> None:
@@ -162,6 +176,12 @@ def _conclude(folder: Path, version: str, stored: list[Path], factor: float) -> 
     title = f"{version} at {factor:g} of its rounds" if factor != 1 else version
     write_durably(folder / "leaderboard.md", f"# {title}\n\n{leaderboard.to_markdown(made)}".encode())
     write_durably(folder / "leaderboard.html", leaderboard.to_html(title, made, pages).encode())
-    print("\n".join([f"{folder / 'leaderboard.html'}: {len(rows)} runs, rows in {folder / 'rows.csv'}", "", made[0].to_markdown()]))
-
-
+    print(
+        "\n".join(
+            [
+                f"{folder / 'leaderboard.html'}: {len(rows)} runs, rows in {folder / 'rows.csv'}",
+                "",
+                made[0].to_markdown(),
+            ]
+        )
+    )

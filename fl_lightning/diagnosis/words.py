@@ -27,8 +27,8 @@ _COLUMNS = (
     *("V", "cost"),
 )
 VOTES = (
-    "These are votes, the share of each client in a step, and not an objective, which nobody knows: {}. Votes hold as far as "
-    "clients' gradients are equally clear (docs/votes.md). To train by them: --loop.solver.votes true."
+    "These are votes, the share of each client in a step, and not an objective, which nobody knows: {}. Votes hold as "
+    "far as clients' gradients are equally clear (docs/votes.md). To train by them: --loop.solver.votes true."
 )
 _COMPARED = 3  # algorithms that the recommended one is compared with
 _NARROW = ("L1", "favours", "forgets", "cost")
@@ -52,7 +52,9 @@ def table_of(
     """Return the table; where the terminal is narrow, without the columns that explain others."""
     wide = width >= WIDE - 20
     explained = {
-        "L1": ("distance of its votes from your weights" if choice.best.votes else "distance of its objective from yours")
+        "L1": (
+            "distance of its votes from your weights" if choice.best.votes else "distance of its objective from yours"
+        )
         + ", 0 to 2"
         + ", ~: approximate" * any(each.bounded for each in found),
         "step": "relative to FedAvg, before calibration",
@@ -206,7 +208,7 @@ def _recommendation(choice: Recommendation) -> list[str]:
     best = choice.best
     if not best.consistent:
         return [
-            f"None of these algorithms {'gives the votes you asked for' if best.votes else 'optimises your objective'}. "
+            f"None of these algorithms {'gives your votes' if best.votes else 'optimises your objective'}. "
             f"Nearest: [bold]{best.name}[/], at distance "
             f"{best.distance:.3f}; {best.name} must know: {best.needs}."
         ]
