@@ -42,6 +42,7 @@ ELSEWHERE = {
     "wandb agent": "needs an account; tests/jobs/test_tuning.py fills its commands in and runs them",
 }
 NOT_OURS = {"--dry-run": "wandb sync", "--index-url": "pip", "--quick": "benchmarks"}  # options of other programs
+OF_DATA = {"--data.test_people": "watch.yaml", "--data.clients": "adult.yaml"}  # settings that others do not have
 BUNDLED = ("fl_lightning.data.Digits", "fl_lightning.data.Quadratic")  # data that needs no download
 SMALL = ["--loop.rounds", "1", "--logger", "none"]
 
@@ -207,14 +208,15 @@ VALUES = [one for one in SETTINGS if len(one.words) > 1]
 
 @pytest.mark.parametrize("option", VALUES, ids=[one.text[:60] for one in VALUES])
 def test_a_documented_setting_is_known(option):
-    config = "mnist_fedacs.yaml" if "--model." in option.text else configs.DEMO
+    config = "mnist_fedacs.yaml" if "--model." in option.text else OF_DATA.get(option.words[0], configs.DEMO)
     check_settings(["--config", config, *option.words])
 
 
 def test_other_documented_options_are_known(capsys):
     for name in ("train", "node", *RUNNERS, *MADE_SMALL):
         main([name, "--help"])
-    main(["data", "show", "--help"])
+    for name in ("show", "fetch"):
+        main(["data", name, "--help"])
     known = set(re.findall(r"--[\w-]+", capsys.readouterr().out)) | {f"--{key.name}" for key in catalogue.stored().keys}
     mentioned = {word for one in OPTIONS if one not in VALUES for word in one.words if word.startswith("--")}
     settings = {word for word in mentioned if word.startswith(("--loop.", "--data."))}

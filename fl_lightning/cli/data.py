@@ -2,6 +2,7 @@
 
 import json
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,19 @@ from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.output import loading
 
-_FETCHABLE = ("mnist", "cifar10")
 _RECORDED = ("flash", "mobiperf", "latency", "synthetic")
 _SYSTEM = """# Clients as recorded: {sources}. What a recording leaves open was drawn from its distribution.
 loop:
   schedule: {{class_path: fl_lightning.callbacks.HeterogeneitySchedule, init_args: {{trace: {path}}}}}
   clock: {{class_path: fl_lightning.system.Clock, init_args: {{trace: {path}}}}}
 """
+_PRESETS = {"mnist": "mnist", "cifar10": "cifar"}  # of the data sets that are fetched; others are called as these are
+_REAL = ("shakespeare", "writers", "fashion", "watch", "adult", "flights")
+_FETCHABLE = (*_PRESETS, *_REAL, "real")
+_NAMES = f"{', '.join(_FETCHABLE[:-1])}, or real: those with natural clients, all from {_REAL[0]} on"
 _MOST_ROWS = 50
+_MOST_LETTERS = 34  # of a client's name
+Row = tuple[list[int], int, str]  # a client's examples of each class, how many examples it has, and its name
 _MOST_CLASSES = 6  # that are named in a row of a narrow table
 
 
@@ -28,12 +34,15 @@ def make_parser() -> OneLineParser:
     parser = OneLineParser(prog="fl-lightning data", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     fetch = commands.add_parser("fetch", help="fetch data sets and verify them")
-    fetch.add_argument("names", nargs="+", choices=_FETCHABLE, metavar="NAME", help=" or ".join(_FETCHABLE))
+    fetch.add_argument("names", nargs="+", choices=_FETCHABLE, metavar="NAME", help=_NAMES)
     fetch.add_argument("--root", default="datasets", help="folder to put them in (default: datasets)")
     _add_trace(commands.add_parser("trace", help="make clients of recorded phones: a trace file, and a system of it"))
     show = commands.add_parser("show", help="show how a config's data is split, as a table and a picture")
     show.add_argument("--config", default=configs.DEMO, help=f"config whose data to show (default: {configs.DEMO})")
     show.add_argument("--seed", type=int, default=0)
+    show.add_argument(
+        "--examples", type=int, default=3, metavar="N", help="of how many clients to print one (default: 3)"
+    )
     show.add_argument("--picture", default="partition.png", help="file to draw to (default: partition.png)")
     show.add_trust()
     show.add_json()
@@ -53,18 +62,24 @@ def main(arguments: list[str]) -> int:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         _trace(options)
     else:
-        early.check(configs.compose([options.config]), rest, options.trust, ("config", "picture", "trust", "json"))
+        early.check(
+            configs.compose([options.config]), rest, options.trust, ("config", "picture", "examples", "trust", "json")
+        )
         _show(options, rest)
     return 0
 
 
 def _fetch(names: list[str], root: Path) -> None:
-    from fl_lightning.data import load_cifar10, load_mnist  # heavy: torch
+    with loading():
+        from fl_lightning.config import building
 
-    for name in names:
-        images = (load_mnist if name == "mnist" else load_cifar10)(root)
+    for name in dict.fromkeys(each for given in names for each in (_REAL if given == "real" else (given,))):
+        settings = configs.compose([_PRESETS.get(name, name)])
+        federation = building.instantiate_data(building.parse(settings, ["--data.root", str(root)])).load(0)
+        tested = sum(len(labels) for _, labels in federation.test_batches(10_000))
         print(
-            f"{name}: {len(images.train_labels)} training and {len(images.test_labels)} test images in {root}, verified"
+            f"{name}: {len(federation.sizes)} clients with {federation.sizes.sum()} training examples, "
+            f"{tested} test examples in {root}, verified"
         )
 
 
@@ -128,6 +143,7 @@ def _show(options: Namespace, overrides: list[str]) -> None:
     from fl_lightning.data import label_counts
     from fl_lightning.figures.clients import partition_figure
     from fl_lightning.figures.style import draw
+    from fl_lightning.parts.traits import traits_of_federation
 
     data: Any = building.instantiate_data(building.parse(configs.compose([config]), overrides, options.trust))
     federation = data.load(seed)
@@ -135,44 +151,75 @@ def _show(options: Namespace, overrides: list[str]) -> None:
     if not num_classes:
         raise configs.ConfigError(f"the data of {config} has no classes to show")
     counts = label_counts(federation, num_classes)
+    names = list(traits_of_federation(federation).names)
+    rows: list[Row] = list(zip(counts.tolist(), federation.sizes.tolist(), names or [""] * len(counts), strict=True))
     if options.json:
-        rows = [{"client": place, "classes": row, "examples": sum(row)} for place, row in enumerate(counts.tolist())]
-        print_json({"config": config, "seed": seed, "clients": rows})
+        clients = [
+            {"client": place, "classes": row, "examples": size} | ({"name": name} if names else {})
+            for place, (row, size, name) in enumerate(rows)
+        ]
+        print_json({"config": config, "seed": seed, "clients": clients})
         return
     console = Console()
-    console.print(_table(counts[:_MOST_ROWS].tolist(), f"{config}, seed {seed}", console.width))
+    classes = [_visible(name) for name in getattr(data, "class_names", ())] or list(map(str, range(num_classes)))
+    console.print(_table(rows[:_MOST_ROWS], classes, f"{config}, seed {seed}", console.width))
     if len(counts) > _MOST_ROWS:
         console.print(f"... and {len(counts) - _MOST_ROWS} more clients")
-    names = [str(value) for value in range(num_classes)]
-    missing = draw(lambda: partition_figure(counts, names), picture)
+    _print_examples(data, federation, rows, options.examples, console)
+    missing = draw(lambda: partition_figure(counts, classes), picture)
     console.print(missing or f"picture: {picture}", markup=False, soft_wrap=True)
 
 
-def _table(counts: list[list[int]], title: str, width: int) -> Any:
+def _visible(name: str) -> str:
+    return {" ": "space", "\n": "newline"}.get(name, name)
+
+
+def _print_examples(data: Any, federation: Any, rows: list[Row], number: int, console: Any) -> None:
+    """Print the first example of some clients, from the smallest to the largest."""
+    import numpy as np
+
+    from fl_lightning.figures.examples import example_lines
+
+    classes = getattr(data, "class_names", ())
+    places = np.argsort(federation.sizes, kind="stable")
+    for client in places[np.linspace(0, len(places) - 1, max(0, min(number, len(places)))).astype(np.int64)]:
+        batch = federation.batch(int(client), np.array([0]))
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            return
+        inputs, target = (each[0] for each in batch)
+        _, size, name = rows[client]
+        label = "" if target.ndim else f", class {classes[target] if classes else int(target)}"
+        console.print(f"client {client}{name and f' ({name})'}, {size} examples{label}:", markup=False, soft_wrap=True)
+        for line in example_lines(inputs, classes):
+            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(rows: list[Row], classes: list[str], title: str, width: int) -> Any:
     """Return a column for each class where that fits into the terminal, else the largest classes of each client."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
-    num_classes = len(counts[0])
-    cell = max(len(str(value)) for row in [*counts, [num_classes - 1]] for value in row)
+    cell = max(len(text) for text in [*classes, *(str(value) for row, _, _ in rows for value in row)])
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    fits = 20 + num_classes * (cell + 1) <= width
-    for name in ("client", "examples", *(map(str, range(num_classes)) if fits else ())):
-        table.add_column(name, justify="right", no_wrap=True)
+    longest = min(max(len(name) for _, _, name in rows), _MOST_LETTERS)
+    fits = 20 + longest + len(classes) * (cell + 1) <= width
+    for heading in ("client", *(["name"] if longest else []), "examples", *(classes if fits else ())):
+        table.add_column(heading, justify="left" if heading == "name" else "right", no_wrap=True)
     if not fits:
         table.add_column("class: examples")
-    for client, row in enumerate(counts):
-        classes = [str(value) if value else "" for value in row] if fits else [_largest(row)]
-        table.add_row(str(client), str(sum(row)), *classes)
+    for client, (counts, size, name) in enumerate(rows):
+        cells = [str(value) if value else "" for value in counts] if fits else [_largest(counts, classes)]
+        table.add_row(str(client), *([escape(name[:_MOST_LETTERS])] if longest else []), str(size), *map(escape, cells))
     return table
 
 
-def _largest(row: list[int]) -> str:
+def _largest(row: list[int], classes: Sequence[str]) -> str:
     """Return the classes of which a client has most.
 
-    >>> _largest([0, 5, 0, 9])
-    '3: 9, 1: 5'
+    >>> _largest([0, 5, 0, 9], "abcd")
+    'd: 9, b: 5'
     """
     held = sorted((-count, label) for label, count in enumerate(row) if count)
-    named = ", ".join(f"{label}: {-count}" for count, label in held[:_MOST_CLASSES])
+    named = ", ".join(f"{classes[label]}: {-count}" for count, label in held[:_MOST_CLASSES])
     return named + (f", {len(held) - _MOST_CLASSES} more" if len(held) > _MOST_CLASSES else "")

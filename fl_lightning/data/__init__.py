@@ -7,6 +7,7 @@ from fl_lightning.data.fashion import FashionMNIST, load_fashion
 from fl_lightning.data.federation import DatasetFederation, TensorFederation, label_counts
 from fl_lightning.data.flights import Flights
 from fl_lightning.data.given import ByColumn, FromDataModule
+from fl_lightning.data.hub import FromHub
 from fl_lightning.data.images import Images
 from fl_lightning.data.lazy import ClientFiles, LazyFederation, mapped
 from fl_lightning.data.mnist import MNIST, Digits, load_mnist
@@ -33,6 +34,7 @@ __all__ = [
     "Flights",
     "FlippedLabels",
     "FromDataModule",
+    "FromHub",
     "FromTable",
     "GivenIndices",
     "Images",

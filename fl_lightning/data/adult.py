@@ -42,6 +42,7 @@ class Adult(DataSource):
     """
 
     num_classes = 2
+    class_names = ("<=50K", ">50K")
 
     def __init__(self, root: str = "datasets", clients: _Kind = "occupation") -> None:
         one_of("clients", clients, _Kind)
@@ -66,7 +67,7 @@ def load_adult(root: str | Path) -> tuple[Columns, Columns]:
     return train, test
 
 
-def one_hot(values: Sequence[str], known: Sequence[str]) -> npt.NDArray[np.float32]:
+def one_hot(values: npt.ArrayLike, known: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """Return a column for each known value; one that is not known has zeros in all of them.
 
     >>> one_hot(["b", "c"], ["a", "b"]).tolist()

@@ -8,9 +8,10 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from fl_lightning.data.federation import DatasetFederation, Examples, TensorFederation, in_time_order
+from fl_lightning.data.federation import DatasetFederation, Examples, TensorFederation
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.parts.protocols import Federation
+from fl_lightning.parts.traits import traits_of_federation
 from fl_lightning.seeding import Purpose, client_keys
 from fl_lightning.types import IntVector
 from fl_lightning.uploads.attacks import attackers
@@ -31,6 +32,7 @@ class HeldOut:
         held = np.floor(share * sizes).astype(np.int64)
         self.num_held_out: IntVector = np.where(held < _FEWEST, 0, held)  # 0: evaluated on its training data, (M,)
         self._whole, self._sizes = federation, sizes
+        self._in_time_order = traits_of_federation(federation).in_time_order
         self._seed = seed
 
     @property
@@ -40,7 +42,7 @@ class HeldOut:
 
     def _order(self, client: int) -> IntVector:
         """Return all examples of a client, those that it trains on first; as they are where none is held out."""
-        if not self.num_held_out[client] or in_time_order(self._whole):
+        if not self.num_held_out[client] or self._in_time_order:
             return np.arange(self._sizes[client])
         keys = client_keys(self._seed, Purpose.HELD_OUT, 0, [client], int(self._sizes[client]))
         return np.argsort(keys[0], kind="stable")

@@ -40,6 +40,7 @@ _FILES = IdxFiles(
 class FashionMNIST(ImageSource):
     """60,000 + 10,000 pictures of ten kinds of clothes, 28x28 pixels."""
 
+    class_names = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
     class_sizes = (6000,) * 10
     mean, std = (0.2860,), (0.3530,)
 

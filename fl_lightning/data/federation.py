@@ -78,11 +78,6 @@ class Sized:
         return {}
 
 
-def in_time_order(federation: object) -> bool:
-    """Whether the examples of each client are in time order; a federation of a user need not say so."""
-    return bool(getattr(federation, "in_time_order", False))
-
-
 def with_examples(sizes: Sequence[int]) -> list[int]:
     """Return which clients have examples; those that have none are left out, and named in one line."""
     kept = [client for client, size in enumerate(sizes) if size]
@@ -232,7 +227,10 @@ def _length(dataset: AnyDataset) -> int:
 
 
 def _labels(examples: Examples) -> IntVector:
-    found = [leaf for leaf in tree_leaves(examples) if leaf.ndim == 1 and not leaf.is_floating_point()]
+    leaves = tree_leaves(examples)
+    found = [leaf for leaf in leaves if leaf.ndim == 1 and not leaf.is_floating_point()]
+    if not found and len(leaves) == 2 and leaves[1].ndim == 2 and not leaves[1].is_floating_point():
+        return leaves[1].numpy().astype(np.int64)  # a label at each place of a sequence
     if len(found) != 1:
         raise ValueError(f"labels are the one vector of integers in a batch, got {len(found)} such vectors")
     return found[0].numpy().astype(np.int64)
@@ -246,7 +244,7 @@ def count_labels(sizes: IntVector, labels: IntVector, num_classes: int) -> IntVe
 
 
 def label_counts(federation: TensorFederation | DatasetFederation, num_classes: int) -> IntVector:
-    """Count the labels of each client's training examples, shape (M, num_classes).
+    """Count the labels of each client's training examples, shape (M, num_classes); of sequences, at all their places.
 
     >>> x, y = torch.zeros(4), torch.tensor([0, 0, 1, 2])
     >>> label_counts(TensorFederation((x, y), (x, y), [[0, 2], [1, 3]]), 3)
@@ -260,4 +258,5 @@ def label_counts(federation: TensorFederation | DatasetFederation, num_classes: 
         labels = np.concatenate([_labels(federation.batch(m, np.arange(size))) for m, size in enumerate(sizes)])
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"labels must lie in 0..{num_classes - 1}, got {labels.min()}..{labels.max()}")
-    return count_labels(sizes, labels, num_classes)
+    places = labels[0].size
+    return count_labels(sizes * places, labels.reshape(-1), num_classes)

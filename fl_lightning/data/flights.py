@@ -42,6 +42,7 @@ class Flights(DataSource):
     """
 
     num_classes = 2
+    class_names = ("on time", "late")
 
     def __init__(self, root: str = "datasets", test_share: float = 0.2) -> None:
         self.root, self.test_share = root, between_0_and_1("test_share", test_share)

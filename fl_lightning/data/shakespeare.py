@@ -51,6 +51,7 @@ class Shakespeare(DataSource):
     """
 
     num_classes = len(CHARACTERS)
+    class_names = tuple(CHARACTERS)
 
     def __init__(
         self, root: str = "datasets", min_characters: int = 2000, length: int = 80, test_share: float = 0.2

@@ -44,6 +44,7 @@ class Watch(DataSource):
     """
 
     num_classes = 7
+    class_names = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
 
     def __init__(
         self, root: str = "datasets", length: int = 100, test_share: float = 0.2, test_people: int = 0

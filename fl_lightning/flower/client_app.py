@@ -16,13 +16,13 @@ from lightning.fabric import Fabric
 from fl_lightning.config import building
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.data.derived import HeldOut
-from fl_lightning.data.federation import in_time_order
 from fl_lightning.engine import Engine
 from fl_lightning.flower import messages, secure_client
 from fl_lightning.flower.messages import Content, value
 from fl_lightning.flower.node_settings import Node, merged_config, read_node
 from fl_lightning.flower.task import parser, read_task
 from fl_lightning.parts.protocols import Federation, Handout, LocalWork
+from fl_lightning.parts.traits import traits_of_federation
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import as_solver
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates
@@ -58,8 +58,8 @@ class OwnData:
         self._place = client if len(sizes) > 1 else 0
         self.client = client
         self.size = int(sizes[self._place])
-        self.datamodule = getattr(federation, "datamodule", None)
-        self.in_time_order = in_time_order(federation)
+        traits = traits_of_federation(federation)
+        self.datamodule, self.in_time_order = traits.datamodule, traits.in_time_order
         data: Any = federation
         if all(hasattr(data, name) for name in ("train", "order", "offsets")):  # one set of tensors, from which
             first = int(data.offsets[self._place])  # an engine gathers by itself

@@ -94,7 +94,8 @@ def test_completion_knows_every_command():
 @pytest.mark.parametrize(("num_classes", "columns"), [(10, 12), (100, 3)])
 def test_a_table_of_clients_fits_80_columns(num_classes, columns):
     counts = [[(client * label) % 700 for label in range(num_classes)] for client in range(20)]
-    table = data._table(counts, "mnist.yaml, seed 0", 80)
+    rows = [(row, sum(row), "") for row in counts]
+    table = data._table(rows, [str(label) for label in range(num_classes)], "mnist.yaml, seed 0", 80)
     shown = io.StringIO()
     Console(file=shown, width=80).print(table)
     assert len(table.columns) == columns
