@@ -245,7 +245,9 @@ class Planner:
         # memory or control variates stand for those who are away.
         usual = cohort.average
         if usual is None and profiles.available is not None and algorithm.aggregator.traits.counts_absent:
-            everybody = replace(profiles, conditions=replace(profiles.conditions, available=None))
+            presence = profiles.conditions.presence
+            ever = None if presence is None or presence.all() else presence > 0
+            everybody = replace(profiles, conditions=replace(profiles.conditions, available=ever))
             usual = algorithm.sampling.expected_cohort(everybody)
         if usual is not None:
             coefficients = algorithm.aggregator.coefficients(profiles, usual)

@@ -121,7 +121,7 @@ class HerePool:
 def check_settings(arguments, trusted=()):
     """Read a configuration and overrides without building anything."""
     given, rest = train.make_parser().parse_known_args(arguments)
-    return building.parse(configs.compose(given.config or [configs.DEMO]), rest, [*trusted, *given.trust])
+    return building.parse(configs.compose(given.config or [configs.DEMO], given.system), rest, [*trusted, *given.trust])
 
 
 def run_train(arguments, monkeypatch):
@@ -138,10 +138,10 @@ def run_compare(arguments, monkeypatch):
     shutil.rmtree("runs")
     parser_options, overrides = compare.make_parser().parse_known_args([*arguments, "--seeds", "0:1"])
     _, jobs = compare._plan(parser_options, overrides)
-    if all(configs.compose(job.configs)["data"]["class_path"] in BUNDLED for job in jobs):
+    if all(job.merged["data"]["class_path"] in BUNDLED for job in jobs):
         return main(["compare", *arguments, "--seeds", "0:1", "--no-report", *SMALL])
     for job in jobs:
-        building.parse(configs.compose(job.configs), overrides)
+        building.parse(job.merged, overrides)
     return 0
 
 
@@ -149,6 +149,7 @@ def run_data(arguments, monkeypatch):
     """Read the arguments: the data may be absent, and is fetched by no test."""
     asked = []
     monkeypatch.setattr(data, "_fetch", lambda names, root: asked.extend(names))
+    monkeypatch.setattr(data, "_trace", lambda options: asked.extend(options.names))
     monkeypatch.setattr(data, "_show", lambda options, *_: asked.append(configs.compose([options.config])))
     code = main(["data", *arguments])
     assert asked

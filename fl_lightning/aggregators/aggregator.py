@@ -128,6 +128,21 @@ def matching_coefficients(amounts: Vector, profiles: Profiles, cohort: Cohort) -
     return np.divide(amounts, arrival, out=np.zeros(len(arrival)), where=arrival > 0)
 
 
+def arrival_rates(plan: RoundPlan) -> Vector:
+    r"""Return in which share of the rounds each client arrives; where not all are there, on average over who is, (M,).
+
+    .. math:: a_m (1 - q_m) \min\Bigl(1, \frac{K p_m}{p_m + \sum_{j \ne m} a_j p_j}\Bigr)
+
+    with p the probabilities if all were there.
+    """
+    presence, usual = plan.profiles.conditions.presence, plan.expected.lasting.probabilities
+    if presence is None or plan.expected.average is None:
+        return np.asarray(plan.cohort.inclusion * (1 - plan.profiles.failure_rates))
+    others = np.maximum(float(presence @ usual) - presence * usual, 0.0)
+    drawn = np.minimum(1.0, plan.cohort.num_draws * usual / np.maximum(usual + others, 1e-300))
+    return np.asarray(presence * drawn * (1 - plan.profiles.failure_rates))
+
+
 def mean_accumulation(shares: Vector, accumulation: Vector) -> float:
     """Return the mean of A under shares that need not sum to 1; NaN where they are all 0.
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.aggregator import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.aggregators.aggregator import Aggregator, Draw, arrival_rates, matching_coefficients, weighted_sum
 from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.types import BoolVector, Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
@@ -27,7 +27,7 @@ class ParticipationIntervals(Aggregator):
             then longer than FedAvg's. Omega is reported truly in both cases.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="memory", counts_absent=True)
+    traits = AggregatorTraits(only_sums=False, keeps="memory", counts_absent=True, absence="bounded")
     memory = ("elapsed", "num_intervals", "mean_interval")
 
     def __init__(self, cutoff: int = 50, server_lr: float = 1.0, calibrate: bool = False) -> None:
@@ -53,6 +53,16 @@ class ParticipationIntervals(Aggregator):
             return self.server_lr * coefficients
         amounts = profiles.weights * profiles.accumulation
         return coefficients * float(amounts @ (1 - profiles.failure_rates)) / float(amounts.sum())
+
+    @override
+    def objective_factors(self, plan: RoundPlan, draw: Draw) -> Vector | None:
+        r"""Return what the cutoff L takes from clients that arrive in a share r of the rounds where not all are there.
+
+        .. math:: r \cdot \mathrm{E}[\min(G, L)] = 1 - (1 - r)^L, \qquad G \sim \mathrm{Geometric}(r)
+        """
+        if plan.profiles.conditions.presence is None:
+            return None
+        return np.asarray(-np.expm1(self.cutoff * np.log1p(-arrival_rates(plan) * (1 - 1e-12))))
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:

@@ -77,7 +77,7 @@ class PostponedBroadcast(OwnModels):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
-    traits = AggregatorTraits(only_sums=False, needs_lost_updates=True, keeps="client models")
+    traits = AggregatorTraits(only_sums=False, needs_lost_updates=True, keeps="client models", absence="bounded")
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
@@ -124,7 +124,7 @@ class EchoedInnovations(OwnModels):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="client models")
+    traits = AggregatorTraits(only_sums=False, keeps="client models", counts_absent=True, absence="bounded")
     memory = ("last_arrival",)
 
     def __init__(

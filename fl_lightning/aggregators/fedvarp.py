@@ -9,6 +9,7 @@ from typing_extensions import override
 from fl_lightning.aggregators.aggregator import (
     Aggregator,
     Draw,
+    arrival_rates,
     delivered_shares,
     matching_coefficients,
     mean_accumulation,
@@ -55,8 +56,8 @@ class RemembersUpdates(Aggregator):
 
     def expected_work(self, plan: RoundPlan) -> Vector:
         """Return A of the update that memory holds after a round, on average, (M,)."""
-        before, profiles = self.held_work(plan.profiles), plan.profiles
-        return before + plan.cohort.inclusion * (1 - profiles.failure_rates) * (profiles.accumulation - before)
+        before = self.held_work(plan.profiles)
+        return before + arrival_rates(plan) * (plan.profiles.accumulation - before)
 
     def remember(self, updates: Updates, rows: torch.Tensor, profiles: Profiles) -> None:
         """Replace what memory holds of the clients that arrived."""
@@ -186,6 +187,12 @@ class StaleMixture(RemembersUpdates):
         if not 0 <= beta <= 1:
             raise ValueError(f"beta={beta} must be between 0 and 1")
         self.beta = beta
+
+    @override
+    def objective_factors(self, plan: RoundPlan, draw: Draw) -> Vector | None:
+        """Return beta + (1 - beta) a: fresh updates come in a share a of the rounds, memory stands for the others."""
+        presence = plan.profiles.conditions.presence
+        return None if presence is None else np.maximum(self.beta + (1 - self.beta) * presence, 1e-9)
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:

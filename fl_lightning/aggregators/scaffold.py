@@ -135,7 +135,7 @@ class AdaptiveControlVariates(CorrectsGradients):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="client vectors", num_downloaded=2)
+    traits = AggregatorTraits(only_sums=False, keeps="client vectors", num_downloaded=2, absence="bounded")
     memory = ("arrived", "agreement", "energy")
     agreement: float = 0.0  # sum of <y_m, c_m - c>
     energy: float = 0.0  # sum of |c_m - c|^2

@@ -135,7 +135,8 @@ def _diagnose(
         environment = parts.environment(merged, outer, options.trust)
         given = systems.planner_of_config(environment, parts.model_bytes(merged, options.trust))
     planner, label_counts, notes = given
-    algorithms = parts.algorithms(merged, configs.names_given(options.algorithms), inner, options.trust)
+    algorithms = list(parts.algorithms(merged, configs.names_given(options.algorithms), inner, options.trust))
+    notes += systems.absence_notes(planner, algorithms[0][1].sampling.num_draws(len(planner.weights)))
     found, unknown = systems.diagnosed(algorithms, planner)
     title = options.clients or options.config or configs.DEMO
     title += f", system {options.system}" if options.system else ""

@@ -132,18 +132,7 @@ def phone_trace(files: Mapping[str, Path], num_clients: int, seed: int, span: Sp
     if not 1 <= num_clients <= _MOST_VALUES // len(times):
         raise ValueError(f"clients={num_clients} must be 1 to {_MOST_VALUES // len(times):,} for {len(times)} rounds")
     rng = generator(seed, Purpose.TRACE)
-    uniforms = rng.random((num_clients, 3))
-    steps = client_values("seconds_per_step", LogNormal(0.17, 0.8), uniforms[:, 0])
-    down = client_values("download_rate", LogNormal(5.4e5, 0.5), uniforms[:, 1])
-    up = client_values("upload_rate", LogNormal(4.1e5, 0.7), uniforms[:, 2])
-    if "latency" in files:
-        measured = read_latencies(files["latency"])
-        steps = measured[_devices(len(measured), num_clients, rng)]
-    if "mobiperf" in files:
-        speeds = read_speeds(files["mobiperf"])[_devices(len(read_speeds(files["mobiperf"])), num_clients, rng)]
-        spread = rng.standard_normal((num_clients, 2))
-        drawn = np.maximum(speeds[:, [0, 2]] + speeds[:, [1, 3]] * spread, 0.1 * speeds[:, [0, 2]])
-        down, up = drawn[:, 0], drawn[:, 1]
+    pace = _pace(files, num_clients, rng)
     if "flash" in files:
         phones = read_states(files["flash"])
         chosen = [phones[each] for each in _devices(len(phones), num_clients, rng)]
@@ -155,8 +144,26 @@ def phone_trace(files: Mapping[str, Path], num_clients: int, seed: int, span: Sp
         failing = 0.2 * rng.random(num_clients)
     if not available.any():
         raise ValueError(f"none of {num_clients} phones is ever ready when a round begins: take more, or more days")
-    found = (np.full(num_clients, float(span.num_steps)), failing, steps, up, down)
+    found = (np.full(num_clients, float(span.num_steps)), failing, *pace)
     return PhoneTrace(available=available, values=dict(zip(_COLUMNS, found, strict=True)))
+
+
+def _pace(files: Mapping[str, Path], num_clients: int, rng: np.random.Generator) -> tuple[Vector, Vector, Vector]:
+    """Return seconds per step, and bytes per second up and down, of each client, (M,) each."""
+    uniforms = rng.random((num_clients, 3))
+    steps = client_values("seconds_per_step", LogNormal(0.17, 0.8), uniforms[:, 0])
+    down = client_values("download_rate", LogNormal(5.4e5, 0.5), uniforms[:, 1])
+    up = client_values("upload_rate", LogNormal(4.1e5, 0.7), uniforms[:, 2])
+    if "latency" in files:
+        measured = read_latencies(files["latency"])
+        steps = measured[_devices(len(measured), num_clients, rng)]
+    if "mobiperf" in files:
+        devices = read_speeds(files["mobiperf"])
+        speeds = devices[_devices(len(devices), num_clients, rng)]
+        spread = rng.standard_normal((num_clients, 2))
+        drawn = np.maximum(speeds[:, [0, 2]] + speeds[:, [1, 3]] * spread, 0.1 * speeds[:, [0, 2]])
+        down, up = drawn[:, 0], drawn[:, 1]
+    return steps, up, down
 
 
 def _devices(number: int, num_clients: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:

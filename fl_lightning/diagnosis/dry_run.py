@@ -46,7 +46,10 @@ def bounded_parts(algorithm: Algorithm, system: System) -> tuple[str, ...]:
     The probability of being among the first is exact where each draw and each link is independent of all others and
     nothing changes how long clients take.
     """
-    found, clock = _parts(algorithm, "bounded"), system.clock
+    found, clock, aggregator = _parts(algorithm, "bounded"), system.clock, algorithm.aggregator
+    name = type(aggregator).__name__
+    if clock.availability is not None and aggregator.traits.absence != "exact" and name not in found:
+        found = (*found, name)
     if clock.take_first is None:
         return found
     sampling, channel = algorithm.sampling, system.channel
@@ -144,8 +147,7 @@ def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, lea
     rounds: list[TypicalRound] = []
     indices = _indices(plans, num_rounds)
     if algorithm.aggregator.traits.keeps == "memory" and not asks_or_learns:
-        for index in indices:
-            algorithm.aggregator.expect(plans.plan(index))
+        _fill_memory(plans, indices)
     for index in indices:
         conditions = plans.conditions(index)
         probe = ImaginedProbe(gradients, plans.profiles(conditions), losses)
@@ -161,13 +163,26 @@ def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, lea
     return rounds
 
 
+def _fill_memory(plans: Planner, indices: range) -> None:
+    """Let an aggregator expect the work of typical rounds; of those who are hardly ever there, the mean of it."""
+    aggregator = plans.algorithm.aggregator
+    planned = [plans.plan(index) for index in indices]
+    works = [plan.profiles.accumulation for plan in planned]
+    usual = replace(planned[0].profiles, accumulation=np.mean(works, axis=0))
+    aggregator.expect(replace(planned[0], expected=replace(planned[0].expected, profiles=usual)))
+    for plan in planned:
+        aggregator.expect(plan)
+
+
 def _indices(planner: Planner, num_rounds: int | None) -> range:
     """Return which rounds are looked at; more of them where the objective depends on who is there with whom."""
     comes_and_goes = planner.system.clock.availability is not None
     most = 0
     if num_rounds is None and comes_and_goes:
         # Those who are there take the place of the others.
-        replaces = planner.undrawn(planner.profiles(planner.conditions(1))).expected.average is None
+        plan = planner.plan(1) if planner.algorithm.sampling.traits.is_fixed else None
+        expected = planner.undrawn(planner.profiles(planner.conditions(1))).expected if plan is None else plan.expected
+        replaces = expected.average is None or expected.measured is not None
         most = _AVAILABILITY_ROUNDS if replaces else 0
     elif num_rounds is None and planner.algorithm.sampling.traits.needs_forecast:
         most = _CHECKED_ROUNDS if _schedule(planner).more is not None else 0
@@ -256,9 +271,11 @@ def _updates(clients: IntVector, gradients: torch.Tensor, profiles: Profiles, lo
 
 def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, noise: float) -> TypicalRound:
     profiles, cohort, conditions = plan.profiles, plan.cohort, plan.profiles.conditions
-    lasting = plan.expected.lasting
+    # What others do to a client's upload, such as sums that fail, depends on who is there: this round counts, not all.
+    alone = cohort.average is not None and plan.expected.measured is not None
+    lasting = plan.expected if alone else plan.expected.lasting
     probabilities, presence = lasting.probabilities, None
-    if cohort.average is not None and conditions.chance is not None and conditions.presence is not None:
+    if not alone and cohort.average is not None and conditions.chance is not None and conditions.presence is not None:
         # How often a client can be drawn in rounds with these T and q, over how often in all.
         presence = conditions.presence
         probabilities = probabilities * np.divide(

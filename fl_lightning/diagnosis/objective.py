@@ -84,6 +84,7 @@ class Diagnosis:
     downlink_bytes: float = float("nan")
     step_variance: float = float("nan")  # of a step over its squared length: V over the draws, and absence
     absence: float = 0.0  # what of it absence adds, which draws do not average out
+    unlimited: float = 0.0  # the same if nobody's absence were limited, so that Omega were w
     bounded: tuple[str, ...] = ()  # parts with which Omega is a limit, or lacks what a run measures
     votes: str = ""  # why the effective weights are shares of the votes: the solver has no A
 
@@ -181,6 +182,7 @@ def diagnose(
         downlink_bytes=float(np.mean([each.downlink_bytes for each in rounds])),
         step_variance=float((variances / [each.num_draws for each in rounds]).mean()) + absence,
         absence=absence,
+        unlimited=0.0 if presence is None else theory.absence_variance(w, presence),
     )
 
 
@@ -253,6 +255,7 @@ class Recommendation:
     consistent: tuple[Diagnosis, ...]  # all consistent ones without memory of clients, cheapest first
     unknowing: Diagnosis | None  # the first consistent one that needs neither q nor work before the draw, if another
     share: float = 1.0  # of the variance that averaging keeps
+    remembering: tuple[Diagnosis, ...] = ()  # consistent ones that keep something of clients, where no other is
 
     @property
     def name(self) -> str:
@@ -291,7 +294,10 @@ def recommend(diagnoses: Sequence[Diagnosis], share: float = 1.0) -> Recommendat
     ]
     ranked = tuple(sorted(known, key=steps))  # of equal ones the first stays first
     if not ranked:
-        return Recommendation(min(diagnoses, key=lambda each: each.distance), (), None, share)
+        free = [each for each in diagnoses if each.needs.anonymous or not each.needs.memory] or diagnoses
+        remembering = tuple(each for each in diagnoses if each.consistent)
+        nearest = min(free, key=lambda each: (round(each.distance, 2), steps(each)))
+        return Recommendation(nearest, (), None, share, remembering)
     alike = [each for each in ranked if steps(each) <= steps(ranked[0]) * _TIE]
     best = min(alike, key=lambda each: (each.needs.count, round(each.work, 9)))
     if not best.needs.knowledge:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fl_lightning import theory
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.partitions import expected_sizes
 from fl_lightning.diagnosis.dry_run import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _ROUNDS = 96
 _STATIC_ROUNDS = 16
+_MOST_COUNTED = 5_000  # clients, of which it is worked out how many are there
 _CONDITIONS_SEED = 0x5EED
 _MEMORY: dict[Keeps, str] = {
     "nothing": "",
@@ -79,14 +81,29 @@ def planner_of_config(settings: "Namespace", model_bytes: float) -> tuple[Planne
 
 def _planned(given: GivenConditions, weights: Vector, loop: "Namespace", seed: int, size: float) -> Planner:
     """Return a planner of FedAvg; its clock knows the clients and the size of the model, NaN for unknown."""
-
-    def forecast() -> Iterator[Profiles]:
-        for each in given.rounds:
-            yield Profiles(conditions=each, weights=weights, accumulation=each.num_steps.astype(np.float64))
-
     clock = loop.clock or Clock()
-    clock.setup(len(weights), seed, forecast, Traffic(download=size, upload=size, model=size))
+    clock.setup(len(weights), seed, lambda: _offered(given, weights), Traffic(download=size, upload=size, model=size))
     return planner_of(Algorithm(), System(schedule=given, channel=loop.channel, clock=clock), weights, loop.lr)
+
+
+def _offered(given: GivenConditions, weights: Vector) -> Iterator[Profiles]:
+    for each in given.rounds:
+        yield Profiles(conditions=each, weights=weights, accumulation=each.num_steps.astype(np.float64))
+
+
+def absence_notes(planner: Planner, num_draws: int) -> list[str]:
+    """Return in words how many clients are there, and what follows for the draws."""
+    availability, num_clients = planner.system.clock.availability, len(planner.weights)
+    if availability is None or num_clients > _MOST_COUNTED:
+        return []
+    hours = availability.hours(num_clients, planner.system.clock.seed)
+    draws, fewer = np.mean([theory.expected_draws(each, num_draws) for each in hours], axis=0)
+    rates = availability.rates(num_clients, planner.system.clock.seed)
+    never = f" {int((rates == 0).sum())} clients are never there: no algorithm counts them." * bool((rates == 0).any())
+    return [
+        f"Half of the clients are there in less than {100 * float(np.median(rates)):.1f} % of the rounds. "
+        f"In {100 * fewer:.0f} % of them fewer than {num_draws} are, who are all drawn: {draws:.1f} on average.{never}"
+    ]
 
 
 def _num_rounds(num_clients: int) -> int:
@@ -194,7 +211,11 @@ def fedavg_objective(loop: "FederatedLoop", clients: Table) -> Vector:
     epoch = steps_per_epoch(clients["size"].astype(np.int64), loop.batch_size)
     schedule = loop.system.schedule
     conditions = [schedule.configure_conditions(int(index), epoch, loop.seed) for index in indices]
-    system = System(schedule=GivenConditions(conditions), channel=loop.system.channel)
+    given, clock = GivenConditions(conditions), copy.copy(loop.system.clock)
+    if clock.changes_conditions and not clock.is_set_up:  # of a run that was finished before
+        clock.setup(len(weights), loop.seed, lambda: _offered(given, weights), Traffic())
+    clock = clock if clock.changes_conditions else Clock()
+    system = System(schedule=given, channel=loop.system.channel, clock=clock)
     fedavg = planner_of(Algorithm(solver=loop.algorithm.solver), system, weights, loop.lr or 1.0)
     with only_planning():
         rounds = typical_rounds(fedavg)

@@ -207,11 +207,22 @@ def _distortions(each: Diagnosis, label_counts: npt.ArrayLike | None) -> list[st
 def _recommendation(choice: Recommendation) -> list[str]:
     best = choice.best
     if not best.consistent:
-        return [
-            f"None of these algorithms {'gives your votes' if best.votes else 'optimises your objective'}. "
-            f"Nearest: [bold]{best.name}[/], at distance "
-            f"{best.distance:.3f}; {best.name} must know: {best.needs}."
+        which = "None of these algorithms" if not choice.remembering else "No algorithm without memory of clients"
+        lines = [
+            f"{which} {'gives your votes' if best.votes else 'optimises your objective'}. Nearest: "
+            f"[bold]{best.name}[/], at distance {best.distance:.3f}; "
+            f"{best.name} must know: {best.needs}."
         ]
+        if best.unlimited > best.absence:
+            lines.append(
+                f"It counts nobody for very long absences. --loop.sampling.absent corrected does, and Omega is yours; "
+                f"but then rare clients make the variance of a step {best.unlimited:.1f} times its squared length "
+                f"({best.absence:.1f} as it is)."
+            )
+        if choice.remembering:
+            names = ", ".join(f"{each.name} ({each.needs})" for each in choice.remembering[:_COMPARED])
+            lines.append(f"Yours, with memory: {names}.")
+        return lines
     others = [f"{each.name} x{choice.cost(each):.2f}" for each in choice.consistent if each is not best][:_COMPARED]
     compared = f": {', '.join(others)}" if others else ""
     does = "gives the votes" if best.votes else "optimises the objective"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
+from fl_lightning.config.compose import Settings
 from fl_lightning.runs import safe_yaml
 from fl_lightning.runs.identity import in_words, is_free
 
@@ -29,7 +30,7 @@ class Job:
     system: str | None = None  # that clients meet; None: as the configs say
 
     @property
-    def merged(self) -> configs.Settings:
+    def merged(self) -> Settings:
         """Its configuration before the overrides."""
         return configs.compose(self.configs, self.system)
 

@@ -55,12 +55,14 @@ class AggregatorTraits:
     effect: Effect = "exact"  # of a linear one on Omega
     keeps: Keeps = "nothing"  # about clients
     counts_absent: bool = False  # clients that cannot be drawn count as much as ever, by what they sent before
+    absence: Effect = "exact"  # of clients that cannot be drawn, on the Omega that is predicted
     moments: bool = False  # the server remembers earlier steps
     num_downloaded: int = 1  # vectors as long as the weights that a client gets before it trains
 
     def __post_init__(self) -> None:
         one_of("keeps", self.keeps, Keeps)
         one_of("effect", self.effect, Effect)
+        one_of("absence", self.absence, Effect)
 
 
 @dataclass(frozen=True, kw_only=True)

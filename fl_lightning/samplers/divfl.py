@@ -10,14 +10,18 @@ from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.learned import LastUpdates, distances
 from fl_lightning.samplers.sampler import SelectsByRule, unbiased_coefficients
 from fl_lightning.theory.checks import one_of
-from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
+from fl_lightning.types import BoolVector, IntVector, Profiles, RoundResult, Vector
 
 Weights = Literal["cluster", "samples"]
 Refresh = Literal["delivered", "all"]
 
 
 def greedy_representatives(
-    dissimilarity: Vector, num_selected: int, candidates: int | None = None, rng: np.random.Generator | None = None
+    dissimilarity: Vector,
+    num_selected: int,
+    candidates: int | None = None,
+    rng: np.random.Generator | None = None,
+    absent: BoolVector | None = None,
 ) -> IntVector:
     r"""Return the clients that greedily minimise the facility-location objective, in the order of their choice, (K,).
 
@@ -28,6 +32,7 @@ def greedy_representatives(
         num_selected: K.
         candidates: Stochastic greedy: how many randomly chosen clients each step examines; all by default.
         rng: Chooses them.
+        absent: Clients that cannot be selected; nobody by default.
 
     >>> line = np.array([0.0, 1.0, 2.0, 10.0])
     >>> greedy_representatives(np.abs(line[:, None] - line[None, :]), 2).tolist()
@@ -35,7 +40,7 @@ def greedy_representatives(
     """
     num_clients = len(dissimilarity)
     nearest = np.full(num_clients, np.inf)
-    open_clients = np.ones(num_clients, dtype=bool)
+    open_clients = np.ones(num_clients, dtype=bool) if absent is None else ~absent
     selected: list[int] = []
     for _ in range(num_selected):
         examined = np.flatnonzero(open_clients)
@@ -86,8 +91,9 @@ class SubmodularSelection(SelectsByRule):
             everybody = np.arange(num_clients)
             self._memory.store(num_clients, everybody, probe.gradients(everybody))
         apart = distances(self._memory.products)
+        absent = None if profiles.available is None else profiles.weights == 0
         examined = None if self.candidates == 1 else max(num_draws, round(self.candidates * num_clients))
-        self.selected = np.sort(greedy_representatives(apart, num_draws, examined, rng))
+        self.selected = np.sort(greedy_representatives(apart, num_draws, examined, rng, absent))
         if self.weights == "cluster":
             nearest = self.selected[np.argmin(apart[:, self.selected], axis=1)]
             self._shares = np.bincount(nearest, profiles.weights, num_clients).astype(np.float64)

@@ -5,6 +5,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from fl_lightning import theory
 from fl_lightning.parts.bases import Sampling
 from fl_lightning.parts.memory import State
 from fl_lightning.parts.protocols import Forecast, Probe
@@ -42,10 +43,11 @@ class Selection(Sampling):
         clients_per_round: K, as a number of draws (6) or as a share of the clients (0.3; 1.0 is all of them, 1 is one).
         drawing: How the draws are made; by default the sampler's own way, which for most of them is ``Systematic``:
             distinct clients as far as K p <= 1. The paper's independent draws are ``WithReplacement``.
-        absent: ``corrected`` or ``replaced``; by default ``corrected`` for samplers that promise :math:`\Omega = w`
-            (FedACS and the consistent ones), and ``replaced`` for the others. A number: ``corrected``, but nobody is
-            counted for more than L rounds of absence, so that a client that is there once in a thousand rounds does not
-            make a step of a thousand. That leaves a bias, :math:`\Omega_m \propto w_m \min(1, L a_m)`.
+        absent: ``corrected`` (L is infinite) or ``replaced``, or the number L: nobody is counted for more than L rounds
+            of absence, so that a client that is there once in a thousand rounds does not make a step of a thousand.
+            That leaves a bias, :math:`\Omega_m \propto w_m \min(1, L a_m)`. By default ``replaced``; for samplers that
+            promise :math:`\Omega = w` (FedACS and the consistent ones) ``corrected``, with the L of
+            :func:`fl_lightning.theory.absence_limit` where few clients are so rare that they would make steps random.
     """
 
     def __init__(
@@ -136,7 +138,9 @@ class Selection(Sampling):
 
     def _corrected(self, profiles: Profiles, available: BoolVector, presence: Vector) -> Cohort:
         """Return a cohort whose step is shorter when few are there."""
-        longest = self.absent if isinstance(self.absent, int | float) else np.inf
+        longest = np.inf if self.absent == "corrected" else self.absent
+        if not isinstance(longest, int | float):
+            longest = theory.absence_limit(profiles.weights, presence)
         counted = np.maximum(presence, 1 / longest)
         weights = np.divide(profiles.weights, counted, out=np.zeros_like(counted), where=presence > 0)
         always = replace(profiles.conditions, available=None, presence=None)

@@ -90,6 +90,11 @@ class Clock:
         return self._drawn is not None
 
     @property
+    def seed(self) -> int:
+        """Of what it draws."""
+        return self._started().seed
+
+    @property
     def decides_deliveries(self) -> bool:
         """Whether uploads count only in time."""
         return self.deadline is not None or self.take_first is not None

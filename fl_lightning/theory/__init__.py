@@ -5,6 +5,7 @@ are the objective that is really optimised and its sum is the length of the step
 """
 
 from fl_lightning.theory.availability import (
+    absence_limit,
     absence_variance,
     expected_draws,
     limited_presence_weights,
@@ -46,6 +47,7 @@ __all__ = [
     "Bound",
     "CoDesign",
     "LocalStep",
+    "absence_limit",
     "absence_variance",
     "average_factor",
     "chi_square",

@@ -138,7 +138,7 @@ def test_states_that_cannot_be_are_refused_in_one_line(text, tmp_path, capsys):
 def test_speeds_and_latencies_that_cannot_be_are_refused(read, content, tmp_path):
     path = tmp_path / "file.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="trace file .*file.json"):
+    with pytest.raises(ValueError, match=r"trace file .*file\.json"):
         read(path)
 
 

@@ -26,7 +26,7 @@ NAMES = [
     "digits observed",
 ]
 COMMANDS = ["", "train", "compare", "report", "diagnose", "demo", "figure", "show", "dashboard", "deploy", "node"]
-COMMANDS += ["audit", "completion", "data", "data fetch", "data show"]
+COMMANDS += ["audit", "completion", "data", "data fetch", "data show", "data trace"]
 
 
 def printed(name: str) -> dict[str, object]:
