@@ -134,13 +134,27 @@ def _changed(suite: "Suite", allowed: bool) -> list[str]:
 
 
 def examples(suite: "Suite") -> dict[str, str]:
-    """Load each data set of a suite and return its hash."""
+    """Return a hash of the examples of each data set, and of what each system draws for 50 clients in two days."""
     with loading():
-        from fl_lightning.config.parsing import instantiate
-        from fl_lightning.data.digest import digest
+        import numpy as np
 
-    made = {name: instantiate(configs.compose([f"{name}.yaml"]), ("seed", "data")) for name in suite.data}
-    return {f"examples/{name}": digest(settings.data.load(settings.seed)) for name, settings in made.items()}
+        from fl_lightning.config.parsing import instantiate
+        from fl_lightning.data.digest import digest, hash_of
+
+    found = {}
+    for name in suite.data:
+        settings = instantiate(configs.compose([f"{name}.yaml"]), ("seed", "data"))
+        found[f"examples/{name}"] = digest(settings.data.load(settings.seed))
+    for name in suite.systems:
+        merged = configs.compose([f"{next(iter(suite.data))}.yaml"], name)
+        loop = instantiate(merged, ("loop.schedule", "loop.clock")).loop
+        values = []
+        for index in range(1, 49):
+            conditions = loop.schedule.configure_conditions(index, np.full(50, 10), 0)
+            values += [conditions.num_steps, conditions.failure_rates]
+            values += [] if loop.clock.availability is None else [loop.clock.availability(50, index, 0)]
+        found[f"draws/{name}"] = hash_of(values)
+    return found
 
 
 def _say_left_out(planned: "list[Job]", folder: Path) -> None:
