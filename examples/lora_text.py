@@ -1,7 +1,7 @@
 """A small transformer with LoRA learns how Shakespeare's roles speak: AdamW at the clients, adapters alone travel.
 
-``pip install -e '.[text]'``, then ``python examples/lora_text.py``: two minutes on one core. ``--model llama`` makes another kind of
-model from its config; a folder or a name with a slash is loaded with its weights and its tokenizer: docs/text.md.
+``pip install -e '.[text]'``, then ``python examples/lora_text.py``: two minutes on one core. ``--model llama`` makes
+another kind of model from its config; a folder or a name is loaded with its weights and its tokenizer: docs/text.md.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import resource
 
 import torch
 from fl_lightning import FederatedLoop, System, algorithm
-from fl_lightning.callbacks import Group, HeterogeneitySchedule
+from fl_lightning.callbacks import ComputationTime, Group, HeterogeneitySchedule
 from fl_lightning.data import Shakespeare, TensorFederation
 from fl_lightning.data.shakespeare import CHARACTERS, decode
 from fl_lightning.solvers import TorchOptimizer
@@ -102,7 +102,7 @@ def main(model="gpt2", name="fedacs", rounds=20, pretraining=150, clients=None, 
     federation = (clients or Shakespeare(min_characters=8000)).load(0)
     if model in transformers.CONFIG_MAPPING:
         base = from_config(model, transformers)
-        pretrain(base, Shakespeare(min_characters=1000).load(0) if pretraining else federation, pretraining)
+        pretrain(base, Shakespeare(min_characters=1000).load(0) if clients is None else federation, pretraining)
     else:
         base = transformers.AutoModelForCausalLM.from_pretrained(model)
         federation = tokenized(federation, transformers.AutoTokenizer.from_pretrained(model), length=32)
@@ -119,9 +119,10 @@ def main(model="gpt2", name="fedacs", rounds=20, pretraining=150, clients=None, 
         lr=lr,
         batch_size=16,
         evaluate_every=max(1, rounds // 4),
+        callbacks=[costs := ComputationTime()],
     )
     result = loop.run(module, federation)
-    up = result.history[-1]["uplink_bytes"]
+    up = costs.spent.uplink_bytes
     print(f"uploaded: {up / 1e6:.2f} MB of adapters; all weights would be {up * whole / sent / 1e6:.2f} MB")
     print(
         f"beside the frozen {4 * whole / 1e6:.2f} MB a client needs {3 * 4 * sent / 1e6:.2f} MB for gradients and AdamW"

@@ -1,12 +1,15 @@
 """Each example is run, as its user would run it."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from offline import summary_and_rows
+
+from fl_lightning.data import TensorFederation
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
 SHORT = (
@@ -159,3 +162,32 @@ def test_every_example_is_listed_and_tested():
     for path in FOLDER.glob("*.py"):
         assert f"`{path.name}`" in listed
         assert f'load("{path.stem}")' in tested
+
+
+class _FewRoles:
+    """Stands for the plays: four clients that say one of two words."""
+
+    def load(self, seed):
+        words = [torch.tensor([[first, first + 1] * 5]).repeat(12, 1) for first in (3, 3, 40, 40)]
+        rows = torch.cat(words)
+        return TensorFederation(
+            (rows[:, :-1], rows[:, 1:]), (rows[::6, :-1], rows[::6, 1:]), list(np.arange(48).reshape(4, 12))
+        )
+
+
+def test_lora_text_sends_adapters_alone(capsys):
+    pytest.importorskip("peft")
+    example = load("lora_text")
+    result, module = example.main(rounds=2, pretraining=2, clients=_FewRoles())
+    trained = [name for name, each in module.named_parameters() if each.requires_grad]
+    assert trained
+    assert all("lora_" in name for name in trained)
+    assert result.weights.numel() == sum(each.numel() for each in module.parameters() if each.requires_grad)
+    assert any(each.abs().max() > 0 for name, each in module.named_parameters() if "lora_B" in name)  # zero before
+    assert "MB of adapters" in capsys.readouterr().out
+
+
+def test_lora_text_says_what_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(SystemExit, match=r"pip install 'fl-lightning\[text\]'"):
+        load("lora_text").main()

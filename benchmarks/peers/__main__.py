@@ -1,4 +1,4 @@
-"""``python -m benchmarks.peers``: Flower's simulation, pfl-research, FedLab and FLGo beside ours and the hand-written loop.
+"""``python -m benchmarks.peers``: Flower's simulation, pfl-research, FedLab, FLGo, ours and the hand-written loop.
 
 Each peer gets a virtualenv of its own with pinned versions, made on first use.
 """

@@ -13,6 +13,7 @@ A mark is a comment such as ``<!-- generated: reading mnist_cyclic_server -->``;
 ``cost NAME``                          accuracy at equal time on the clock
 ``private SYSTEM``                     accuracy without noise and at each epsilon, from private.csv
 ``attacks SYSTEM``                     accuracy under each attack, from attacks.csv
+``leaderboard VERSION``                all tables of a suite, from VERSION.csv
 =====================================  =====================================================================
 
 A picture ``images/results_NAME.svg`` is drawn for each reading that a document shows so, and ``images/cost_NAME.svg``
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from benchmarks.reproduction import cost, ends, picture, runs, tables, verdicts
 from benchmarks.reproduction.runs import Run
+from fl_lightning.report import leaderboard
 
 _PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _PICTURE = re.compile(r"images/(results|cost)_(\w+)\.svg")
@@ -88,9 +90,12 @@ def generated(words: list[str], store: Store) -> str:
             return ends.private_table(ends.read(store.folder / "private.csv"), system)
         case ["attacks", system]:
             return ends.attack_table(ends.read(store.folder / "attacks.csv"), system)
+        case ["leaderboard", version]:
+            rows = leaderboard.read_rows(store.folder / f"{version}.csv")
+            return leaderboard.to_markdown(leaderboard.tables(rows, "fedacs"))
     raise ValueError(
-        f"'generated: {' '.join(words)}' is unknown: use reading, summary, across, paper, explanations, limits, tuned, "
-        "overview, cost, private or attacks"
+        f"'generated: {' '.join(words)}' is unknown: use reading, summary, across, paper, explanations, limits, "
+        "tuned, overview, cost, private, attacks or leaderboard"
     )
 
 

@@ -62,7 +62,7 @@ def make_parser() -> OneLineParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Run what is not finished, write rows and leaderboard, and return 1 when a run failed (2 if the user can fix it)."""
+    """Run what is not finished and write the leaderboard; return 1 when a run failed (2 if the user can fix it)."""
     options = make_parser().parse_args(arguments)
     suite = _chosen(options)
     if not 0 < options.rounds_factor <= 1000:
@@ -75,16 +75,10 @@ def main(arguments: list[str]) -> int:
     planned = suites.plan(suite, folder, factor, options.trust)
     for job in {(job.algorithm, job.group): job for job in planned}.values():
         early.check(job.merged, job.overrides, job.trusted)
-    found = suites.hashes(suite, _examples(suite))
     if options.hashes:
-        print("\n".join(f"  {name}: {sha}" for name, sha in found.items()))
+        print("\n".join(f"  {name}: {sha}" for name, sha in (suites.hashes(suite) | examples(suite)).items()))
         return 0
-    other = suites.changed(suite, found)
-    if other and not options.unfrozen:
-        raise configs.ConfigError(
-            f"{', '.join(other)} {'is' if len(other) == 1 else 'are'} not as {suite.version} has it: restore it, or use "
-            "--unfrozen, whose results do not belong to this version"
-        )
+    other = _changed(suite, options.unfrozen)
     folder.mkdir(parents=True, exist_ok=True)
     num_jobs, threads = shares(options.jobs, options.threads, len(planned), options.ray is not None)
     if options.slurm is not None:
@@ -127,14 +121,40 @@ def _seconds(text: str | None) -> float | None:
     return float(found[1]) * _SECONDS[found[2]]
 
 
-def _examples(suite: "Suite") -> dict[str, str]:
-    """Load each data set that a suite has frozen, or is to freeze, and return its hash."""
-    with loading():
-        from fl_lightning.config.parsing import instantiate
-        from fl_lightning.data.digest import digest
+def _changed(suite: "Suite", allowed: bool) -> list[str]:
+    """Return what is not as the version has it; refuse it where that is not allowed, configs before data is loaded."""
+    for found in (lambda: suites.hashes(suite), lambda: suites.hashes(suite) | examples(suite)):
+        other = suites.changed(suite, found())
+        if other and not allowed:
+            raise configs.ConfigError(
+                f"{', '.join(other)} {'is' if len(other) == 1 else 'are'} not as {suite.version} has it: restore it or "
+                "use --unfrozen, whose results do not belong to this version"
+            )
+    return other
 
-    made = {name: instantiate(configs.compose([f"{name}.yaml"]), ("seed", "data")) for name in suite.data}
-    return {name: digest(settings.data.load(settings.seed)) for name, settings in made.items()}
+
+def examples(suite: "Suite") -> dict[str, str]:
+    """Return a hash of the examples of each data set, and of what each system draws for 50 clients in two days."""
+    with loading():
+        import numpy as np
+
+        from fl_lightning.config.parsing import instantiate
+        from fl_lightning.data.digest import digest, hash_of
+
+    found = {}
+    for name in suite.data:
+        settings = instantiate(configs.compose([f"{name}.yaml"]), ("seed", "data"))
+        found[f"examples/{name}"] = digest(settings.data.load(settings.seed))
+    for name in suite.systems:
+        merged = configs.compose([f"{next(iter(suite.data))}.yaml"], name)
+        loop = instantiate(merged, ("loop.schedule", "loop.clock")).loop
+        values = []
+        for index in range(1, 49):
+            conditions = loop.schedule.configure_conditions(index, np.full(50, 10), 0)
+            values += [conditions.num_steps, conditions.failure_rates]
+            values += [] if loop.clock.availability is None else [loop.clock.availability(50, index, 0)]
+        found[f"draws/{name}"] = hash_of(values)
+    return found
 
 
 def _say_left_out(planned: "list[Job]", folder: Path) -> None:

@@ -29,8 +29,8 @@ _COLUMNS = (
     *("V", "cost"),
 )
 VOTES = (
-    "These are votes, the share of each client in a step, and not an objective, which nobody knows: {}. Votes hold as far as "
-    "clients' gradients are equally clear (docs/votes.md). To train by them: --loop.solver.votes true."
+    "These are votes, the share of each client in a step, and not an objective, which nobody knows: {}. Votes hold as "
+    "far as clients' gradients are equally clear (docs/votes.md). To train by them: --loop.solver.votes true."
 )
 _COMPARED = 3  # algorithms that the recommended one is compared with
 _NARROW = ("L1", "favours", "forgets", "cost")

@@ -47,7 +47,9 @@ def read(name: str) -> Suite:
     lists = all(isinstance(found[key], list) and found[key] for key in ("systems", "algorithms"))
     rounds = [*found["data"].values(), found["evaluations"]] if tables else [0]
     if not (tables and lists and all(type(each) is int and each > 0 for each in rounds)):
-        raise ConfigError(f"{path}: data, without and frozen are tables, systems and algorithms lists, and rounds numbers from 1")
+        raise ConfigError(
+            f"{path}: data, without and frozen are tables, systems and algorithms lists, and rounds numbers from 1"
+        )
     return Suite(**found)
 
 
@@ -95,13 +97,12 @@ def plan(suite: Suite, folder: Path, factor: float, trusted: Sequence[str]) -> l
     return planned
 
 
-def hashes(suite: Suite, data: Mapping[str, str]) -> dict[str, str]:
-    """Return the sha256 of the shipped configs that a suite is made of (comments apart), and of its data as loaded."""
+def hashes(suite: Suite) -> dict[str, str]:
+    """Return the sha256 of the shipped configs that a suite is made of, comments apart."""
     known = configs.names("algorithms")
     names = ["base", *(f"data/{name}" for name in suite.data), *(f"systems/{name}" for name in suite.systems)]
     names += [f"algorithms/{name}" for name in suite.algorithms if name in known]
-    found = {name: _hash(configs.read(configs.FOLDER / f"{name}.yaml")) for name in names}
-    return found | {f"examples/{name}": each for name, each in data.items()}
+    return {name: _hash(configs.read(configs.FOLDER / f"{name}.yaml")) for name in names}
 
 
 def _hash(settings: configs.Settings) -> str:
@@ -111,7 +112,8 @@ def _hash(settings: configs.Settings) -> str:
 def changed(suite: Suite, found: Mapping[str, str]) -> list[str]:
     """Return what is not as the version has it, by name; algorithms that the version does not name are free.
 
-    >>> suite = Suite(version="v1", data={}, systems=[], algorithms=[], without={}, seeds="0:1", evaluations=1, frozen={"base": "ab"})
+    >>> lists = {"data": {}, "systems": [], "algorithms": [], "without": {}}
+    >>> suite = Suite(version="v1", seeds="0:1", evaluations=1, frozen={"base": "ab"}, **lists)
     >>> changed(suite, {"base": "cd", "algorithms/mine": "ef"}), changed(suite, {"base": "ab"})
     (['base'], [])
     """

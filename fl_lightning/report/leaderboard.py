@@ -3,6 +3,7 @@
 import csv
 import html
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,13 +18,15 @@ from fl_lightning.theory.checks import Vector
 
 _UNIT = 10_000  # of the metric along a run
 _NOTE = (
-    "Bold: the best, and who is not behind it by more than one standard error of the paired difference. Metric: mean over the last fifth of the "
-    "rounds, ± standard deviation over seeds; differences are paired by seed with Student's 95 % interval. Worst tenth: of the clients, on "
-    "their own held-out data, after the last round. At equal time: where all runs of this table have spent the same seconds on the clock."
+    "Bold: the best, and who is not behind it by more than one standard error of the paired difference. Metric: mean "
+    "over the last fifth of the rounds, ± standard deviation over seeds; differences are paired by seed with Student's "
+    "95 % interval. Worst tenth: of the clients, on their own held-out data, after the last round. At N s: where all "
+    "runs of this table have spent the same time on the clock."
 )
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>body{{font:15px/1.5 system-ui;margin:2rem auto;max-width:70rem;padding:0 1rem}}table{{border-collapse:collapse}}
-td,th{{padding:.2rem .7rem;border-bottom:1px solid #ddd;text-align:right}}td:first-child,th:first-child{{text-align:left}}
+td,th{{padding:.2rem .7rem;border-bottom:1px solid #ddd;text-align:right}}
+td:first-child,th:first-child{{text-align:left}}
 </style><h1>{title}</h1>{body}</html>
 """
 
@@ -80,7 +83,7 @@ def row_of(run: Run, system: str) -> Row:
 
 
 def collect(folder: Path) -> tuple[list[Row], list[Problem]]:
-    """Return the rows of the finished runs below a suite's folder, DATA_SYSTEM/ALGORITHM/seed_N, and what is left out."""
+    """Return the rows of finished runs below a folder, DATA_SYSTEM/ALGORITHM/seed_N, and what is left out."""
     rows: list[Row] = []
     problems: list[Problem] = []
     for cell in sorted(path for path in folder.iterdir() if path.is_dir() and any(path.glob("*/seed_*"))):
@@ -121,10 +124,8 @@ def merged(stored: Iterable[Row], fresh: Iterable[Row]) -> list[Row]:
 def cell_table(rows: Sequence[Row], reference: str) -> Table:
     """Return the table of one data set and system, best first."""
     by_name = _by_algorithm(rows)
-    sign = 1 if rows[0].mode == "max" else -1
-    values = {name: {row.seed: row.value for row in each} for name, each in by_name.items()}
-    means = {name: statistics.spread(each.values()).mean for name, each in values.items()}
-    order = sorted(values, key=lambda name: (-sign * means[name], name))
+    values, sign = _values(rows)
+    order = _ranked(values, sign)
     best = leaders(values, sign)
     time = min(row.seconds for row in rows)
     lines, records = [], []
@@ -140,7 +141,13 @@ def cell_table(rows: Sequence[Row], reference: str) -> Table:
         mark = f"**{shown}**" if name in best else shown
         lines.append((f"`{name}`", mark, against, number(timely), number(worst), *_costs(costs)))
         records.append(
-            {"algorithm": name, "mean": means[name], "difference": pair.mean, "low": pair.low, "high": pair.high}
+            {
+                "algorithm": name,
+                "mean": statistics.spread(values[name].values()).mean,
+                "difference": pair.mean,
+                "low": pair.low,
+                "high": pair.high,
+            }
         )
     metric = rows[0].metric.removeprefix("test_").replace("_", " ")
     header = (f"{metric}{' (lower is better)' * (sign < 0)}", f"− {reference}", f"at {count(time)} s")
@@ -159,19 +166,16 @@ def _costs(costs: Sequence[float]) -> list[str]:
     return [count(seconds), number(uplink / 1e6, 1), count(steps)]
 
 
-def summary_table(rows: Sequence[Row], reference: str) -> Table:
-    """Return one line for each algorithm over all data sets and systems: its mean rank, and where it is among the best."""
+def summary_table(rows: Sequence[Row]) -> Table:
+    """Return the mean rank of each algorithm over all data sets and systems, and where it is among the best."""
     ranks: dict[str, list[int]] = {}
-    leads: dict[str, int] = {}
+    leads: Counter[str] = Counter()
     cells = _by_cell(rows)
     for each in cells.values():
-        sign = 1 if each[0].mode == "max" else -1
-        values = {name: {row.seed: row.value for row in runs} for name, runs in _by_algorithm(each).items()}
-        order = sorted(values, key=lambda name: -sign * statistics.spread(values[name].values()).mean)
-        best = leaders(values, sign)
-        for place, name in enumerate(order, 1):
+        values, sign = _values(each)
+        leads.update(leaders(values, sign))
+        for place, name in enumerate(_ranked(values, sign), 1):
             ranks.setdefault(name, []).append(place)
-            leads[name] = leads.get(name, 0) + (name in best)
     order = sorted(ranks, key=lambda name: (float(np.mean(ranks[name])), name))
     lines = [(f"`{name}`", f"{np.mean(ranks[name]):.1f}", f"{leads[name]} of {len(ranks[name])}") for name in order]
     return Table(
@@ -182,6 +186,16 @@ def summary_table(rows: Sequence[Row], reference: str) -> Table:
         records=tuple({"algorithm": name, "rank": float(np.mean(ranks[name]))} for name in order),
         note=_NOTE,
     )
+
+
+def _values(rows: Sequence[Row]) -> tuple[dict[str, dict[int, float]], int]:
+    """Return the metric by algorithm and seed, and 1 where more of it is better, else -1."""
+    values = {name: {row.seed: row.value for row in runs} for name, runs in _by_algorithm(rows).items()}
+    return values, 1 if rows[0].mode == "max" else -1
+
+
+def _ranked(values: Mapping[str, Mapping[int, float]], sign: int) -> list[str]:
+    return sorted(values, key=lambda name: (-sign * statistics.spread(values[name].values()).mean, name))
 
 
 def leaders(values: Mapping[str, Mapping[int, float]], sign: int) -> set[str]:
@@ -201,7 +215,7 @@ def leaders(values: Mapping[str, Mapping[int, float]], sign: int) -> set[str]:
 
 def tables(rows: Sequence[Row], reference: str) -> list[Table]:
     """Return the summary and the table of each data set and system."""
-    return [summary_table(rows, reference), *(cell_table(each, reference) for each in _by_cell(rows).values())]
+    return [summary_table(rows), *(cell_table(each, reference) for each in _by_cell(rows).values())]
 
 
 def to_markdown(made: Sequence[Table]) -> str:
