@@ -30,7 +30,7 @@ class ExactAveraging(OlderStarts):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="client models", counts_absent=True)
+    traits = AggregatorTraits(only_sums=False, keeps="client vectors", counts_absent=True)
     memory = ("cache",)
 
     def __init__(self, storage: RowStorage | None = None) -> None:

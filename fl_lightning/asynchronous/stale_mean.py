@@ -23,11 +23,15 @@ class OlderStarts(Aggregator):
     :class:`AsynchronousSelection`.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="client models")
     memory: ClassVar[tuple[str, ...]] = ("versions",)
 
     def __init__(self) -> None:
         self.versions: dict[int, torch.Tensor] = {}  # models that jobs in flight began with, by number of rounds
+
+    @property
+    @override
+    def traits(self) -> AggregatorTraits:
+        return AggregatorTraits(only_sums=False, keeps="client models")
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:

@@ -98,7 +98,7 @@ def test_settings_replace_those_of_the_file():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "fedaccs"}, "'fedaccs' is unknown: use one of cafed, .*fedacs, "),
+        ({"name": "fedaccs"}, "'fedaccs' is unknown: use one of ace, .*fedacs, "),
         ({"name": "fedacs", "settings": {"lr": 0.1}}, "'lr' is no part of an algorithm"),
         ({"name": "fedacs", "settings": {"solver.proximall": 1}}, "'proximall' is not accepted"),
     ],
