@@ -292,7 +292,14 @@ ALGORITHMS = [
 # Those who must learn before they report it.
 LEARNED = [
     Algorithm("F3AST", samplers.TrackedRates, MEAN, fedavg),
-    Algorithm("CA-Fed, nobody left out", lambda: samplers.CorrelationAware(bias=1e9), MEAN, links_corrected),
+    Algorithm(
+        "CA-Fed, nobody left out",
+        lambda: samplers.CorrelationAware(bias=1e9),
+        MEAN,
+        links_corrected,
+        copies=24,
+        num_rounds=640,
+    ),
 ]
 
 

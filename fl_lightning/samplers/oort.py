@@ -82,7 +82,7 @@ class UtilityBased(Sampler):
         if total > new:
             scores = np.zeros(len(weights))
             scores[known] = self._scores((weights * losses)[known], self._when[known]) * speed[known]
-            last = np.sort(scores[known])[::-1][min(int(total - new), np.count_nonzero(known)) - 1]
+            last = np.sort(scores[known])[::-1][min(int(total - new), int(np.count_nonzero(known))) - 1]
             pool = np.where(known & (scores >= self.cut_off * last), np.maximum(scores, 1e-9), 0.0)
             pool = pool if np.count_nonzero(pool) >= total - new else np.where(known, np.maximum(scores, 1e-9), 0.0)
             amounts = amounts + capped_shares(pool, np.ones(len(weights)), total - new)
