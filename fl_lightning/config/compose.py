@@ -12,6 +12,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "configs"
 if FOLDER.is_file():  # git on Windows makes a text file of the link to ../configs
     FOLDER = FOLDER.parent.parent / "configs"
 DEMO = "digits_fedacs.yaml"
+RECOMMENDED = "limitedfedacs"  # by diagnose, for every data set that is shipped: a test asks it
 _ALIKE = 0.65  # of 1: one wrong letter in three is too much
 
 Settings = dict[str, Any]  # a table of a configuration, as it is read; what may stand where, the parser knows
