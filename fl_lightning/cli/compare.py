@@ -138,9 +138,8 @@ def main(arguments: list[str]) -> int:
     if made.finished + made.kept:
         _conclude(folder, None if options.no_report else project, options.json)
     if options.json:
-        print_json(
-            {"folder": str(folder), **_results(folder), "runs": made.runs, "trials": tried.runs if tried else []}
-        )
+        runs = {"runs": made.runs, "trials": tried.runs if tried else []}
+        print_json({"folder": str(folder), **_results(folder), **runs})
     failed = [*(tried.failures if tried else ()), *made.failures]
     if tried and not options.json:
         held_out = f"{options.validation_share:.0%} of the training data, held out, under seeds {options.tuning_seeds}"
