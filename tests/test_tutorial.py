@@ -16,8 +16,8 @@ _CODE = re.compile(r"^```python\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
 
 BADGE = """[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/)
 
-In Colab: *File, Upload notebook* with this file, put the wheel that `python -m build` leaves in `dist` beside it (the folder on the left), and run
-the next cell. Where `fl_lightning` is installed it does nothing."""
+In Colab: *File, Upload notebook* with this file, put the wheel that `python -m build` leaves in `dist` beside it
+(the folder on the left), and run the next cell. Where `fl_lightning` is installed it does nothing."""
 INSTALL = """import importlib.util
 import subprocess
 import sys
@@ -27,7 +27,8 @@ if importlib.util.find_spec("fl_lightning") is None:
     wheels = sorted([*Path(".").glob("fl_lightning-*.whl"), *Path("../dist").glob("fl_lightning-*.whl")])
     if not wheels:
         raise FileNotFoundError("no fl_lightning-*.whl beside this notebook: make it by python -m build, and upload it")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", f"{wheels[-1].resolve()}[report]"], check=True)"""
+    wheel = f"{wheels[-1].resolve()}[report]"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wheel], check=True)"""
 
 
 def cells():

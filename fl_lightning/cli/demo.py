@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
     console.print(_table(curves, rounds, budget))
     missing = draw(lambda: _figure(found, curves, budget), out / "demo.png")
     console.print(missing or f"picture: {out / 'demo.png'}", markup=False, soft_wrap=True)
-    load([out], warn).write(out / "report", figures=False)
+    load([out], warn, configs.RECOMMENDED).write(out / "report", figures=False)
     page = out / "report" / "index.html"
     if page.is_file():  # as a link that a terminal opens
         print(f"page: {page.resolve().as_uri()}")
