@@ -14,8 +14,29 @@ PAGE, NOTEBOOK = ROOT / "docs" / "tutorial.md", ROOT / "examples" / "tutorial.ip
 _CODE = re.compile(r"^```python\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
 
 
+BADGE = """[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/)
+
+In Colab: *File, Upload notebook* with this file, put the wheel that `python -m build` leaves in `dist` beside it
+(the folder on the left), and run the next cell. Where `fl_lightning` is installed it does nothing."""
+INSTALL = """import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+if importlib.util.find_spec("fl_lightning") is None:
+    wheels = sorted([*Path(".").glob("fl_lightning-*.whl"), *Path("../dist").glob("fl_lightning-*.whl")])
+    if not wheels:
+        raise FileNotFoundError("no fl_lightning-*.whl beside this notebook: make it by python -m build, and upload it")
+    wheel = f"{wheels[-1].resolve()}[report]"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wheel], check=True)"""
+
+
 def cells():
-    """Return kind and content of each cell: texts with links that work from the folder of the examples, and code."""
+    """Return kind and content of each cell: texts with links that work from the folder of the examples, and code.
+
+    The first two install the package, which readers of the page have done.
+    """
+    yield from (("markdown", BADGE), ("code", INSTALL))
     for place, part in enumerate(_CODE.split(PAGE.read_text())):
         text = part.strip("\n")
         if place % 2:

@@ -1,26 +1,24 @@
 """``fl-lightning compare``: algorithms x seeds on one data set, in parallel, paired by seed, and a report of it."""
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.cli.main import OneLineParser
+from fl_lightning.cli.main import OneLineParser, print_json
+from fl_lightning.cli.progress import ComparisonProgress, described
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
 from fl_lightning.jobs import jobs, tuning
 from fl_lightning.jobs.jobs import Job
 from fl_lightning.runs.locking import FolderLock
-from fl_lightning.runs.records import REPLACE
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
-    from fl_lightning.jobs.pool import Event, Pool
+    from fl_lightning.jobs.pool import Pool
 
 _EPILOG = """every other --KEY VALUE goes to all runs, as in train:  --loop.rounds 50 --logger none
 
@@ -76,6 +74,7 @@ def make_parser() -> OneLineParser:
     add("--overwrite", action="store_true", help="start all runs anew and replace what is there")
     parser.add_trust()
     add("--no-report", action="store_true", help="make no report at the end")
+    parser.add_json()
     return parser
 
 
@@ -131,25 +130,43 @@ def main(arguments: list[str]) -> int:
 
         environment = {"WANDB_PROJECT": project}
         array, report = slurm.write(folder, planned, shlex.split(options.slurm), options.jobs, threads, environment)
-        print(f"{len(planned)} runs in {folder}, {slurm.submit(array, None if options.no_report else report)}")
+        said = slurm.submit(array, None if options.no_report else report)
+        if options.json:
+            print_json({"folder": str(folder), "runs": [described(job, "submitted", "") for job in planned]})
+        else:
+            print(f"{len(planned)} runs in {folder}, {said}")
         return 0
     place = Place(address=options.ray, num_jobs=num_jobs, threads=threads, project=project)
     with FolderLock(folder, "a comparison"):
-        tried = execute(trials, beside, place) if trials else None
+        tried = execute(trials, beside, place, is_silent=options.json) if trials else None
         if tried:
             planned = tuning.at_their_best(planned, trials, axes, folder)
-        made = execute(planned, folder, place)
+        made = execute(planned, folder, place, is_silent=options.json)
     if made.finished + made.kept:
-        _conclude(folder, None if options.no_report else project)
+        _conclude(folder, None if options.no_report else project, options.json)
+    if options.json:
+        runs = {"runs": made.runs, "trials": tried.runs if tried else []}
+        print_json({"folder": str(folder), **_results(folder), **runs})
     failed = [*(tried.failures if tried else ()), *made.failures]
-    if tried:
+    if tried and not options.json:
         held_out = f"{options.validation_share:.0%} of the training data, held out, under seeds {options.tuning_seeds}"
         found = f"tuned on {held_out}: {folder / 'tuning.csv'}"
         print(f"Each algorithm is at its own best of {'; '.join(options.grid)}, {found}")
     return (2 if all(event.known for event in failed) else 1) if failed else 0
 
 
-def _conclude(folder: Path, project: str | None) -> None:
+def _results(folder: Path) -> dict[str, object]:
+    """Return metric, reference and tables of the finished runs, as ``report --json`` does."""
+    from fl_lightning.cli.report import as_document
+    from fl_lightning.report.outcome import load
+
+    try:
+        return as_document(load([folder], lambda text: None).comparison)
+    except ValueError:  # nothing to compare
+        return {"metric": None, "reference": None, "tables": {}}
+
+
+def _conclude(folder: Path, project: str | None, is_silent: bool = False) -> None:
     """Report all runs below the folder where a project is given, and show the table of what they reached."""
     from rich.console import Console
 
@@ -164,15 +181,20 @@ def _conclude(folder: Path, project: str | None) -> None:
             raise
         return
     if project:
-        publish(outcome, folder / "report", project if outcome.logged else None)
+        with contextlib.redirect_stdout(sys.stderr) if is_silent else contextlib.nullcontext():
+            publish(outcome, folder / "report", project if outcome.logged else None)
+    if is_silent:
+        return
     console = Console(width=None if sys.stdout.isatty() else 100)
     console.print(outcome_table(outcome.comparison))
     console.print(methods().to_cite(entry.name for entry in outcome.comparison.entries), highlight=False, markup=False)
 
 
-def execute(planned: list[Job], folder: Path, place: Place, until: float | None = None) -> "ComparisonProgress":
+def execute(
+    planned: list[Job], folder: Path, place: Place, until: float | None = None, is_silent: bool = False
+) -> ComparisonProgress:
     """Make the runs that are not finished, and show how far they are; none begins after ``until`` of the clock."""
-    progress = ComparisonProgress(len(planned))
+    progress = ComparisonProgress(len(planned), is_silent)
     with progress.bars:
         pool, where = place.pool()
         threads = f"{place.threads} thread{'s' * (place.threads > 1)} each"
@@ -233,82 +255,3 @@ def shares(num_jobs: int | None, threads: int | None, num_runs: int, on_cluster:
         return min(num_jobs or num_runs, num_runs), threads or 1
     num_jobs = min(num_jobs or cores, num_runs)
     return num_jobs, threads or max(1, cores // num_jobs)
-
-
-class ComparisonProgress:
-    """Shows events as they come: a bar for all runs and one for each that is running, or plain lines elsewhere."""
-
-    def __init__(self, num_runs: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.num_runs = num_runs
-        self.console = Console(stderr=True)
-        self.finished = 0
-        self.kept = 0
-        self.failures: list[Event] = []
-        self._headline: dict[str, str] = {}
-        self._began: dict[str, float] = {}
-        self._tasks: dict[str, TaskID] = {}
-        self.bars = Progress(
-            TextColumn("{task.description:<26}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=self.console,
-            disable=not self.console.is_terminal,
-        )
-        self._all = self.bars.add_task("[bold]all runs", total=num_runs, note="")
-
-    def show(self, event: "Event") -> None:
-        """Take one event in."""
-        name = event.job.name
-        if event.kind == "started":
-            self._began[name] = time.monotonic()
-            self._tasks[name] = self.bars.add_task(f"  {name}", total=event.job.num_rounds, note="starting")
-        elif event.kind == "restarted":
-            self._print(f"{name}: starts again: {event.reason}")
-        elif event.kind == "round":
-            note = self._headline[name] = event.headline or self._headline.get(name, "")
-            self.bars.update(self._tasks[name], completed=event.round_index, total=event.num_rounds, note=note)
-        else:
-            self._close(event)
-
-    def _close(self, event: "Event") -> None:
-        name = event.job.name
-        outcome = f"{time.monotonic() - self._began[name]:.0f} s"
-        if event.kind == "failed":
-            event = replace(event, reason=event.reason.replace(REPLACE, "give another --out, or --overwrite"))
-            self.failures.append(event)
-            outcome = f"failed: {event.reason}"
-        elif event.kind == "kept":
-            self.kept += 1
-            outcome = "kept: it was finished before"
-        else:
-            self.finished += 1
-            outcome = "  ".join(filter(None, [self._headline.get(name), outcome]))
-        done = self.finished + self.kept + len(self.failures)
-        self.bars.remove_task(self._tasks.pop(name))
-        self.bars.update(self._all, completed=done, note=f"{len(self.failures)} failed" * bool(self.failures))
-        if event.kind != "kept" or self.bars.disable:
-            self._print(f"[{done}/{self.num_runs}] {name}: {outcome}")
-
-    def _print(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    def interrupted(self, folder: Path) -> None:
-        """Say what an interrupted comparison has kept, and how it goes on."""
-        done, begun = self.finished + self.kept, len(self._tasks)
-        kept = f"{done} of {self.num_runs} runs are finished and kept in {folder}"
-        self._print(f"interrupted: {kept}, {begun} have begun: the same command resumes them and runs the rest")
-
-    def conclude(self) -> None:
-        """Name the runs that failed, each reason once, and count the rest."""
-        reasons: dict[str, list[str]] = {}
-        for event in self.failures:
-            reasons.setdefault(event.reason, []).append(event.job.name)
-        for reason, names in reasons.items():
-            print(f"fl-lightning: failed: {', '.join(names)}: {reason}", file=sys.stderr)
-        parts = [(self.finished, "finished"), (self.kept, "kept from before"), (len(self.failures), "failed")]
-        print(f"{self.num_runs} runs: " + ", ".join(f"{number} {what}" for number, what in parts if number))

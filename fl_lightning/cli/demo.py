@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fl_lightning.diagnosis.objective import Diagnosis
 
 _DATA = "digits.yaml"
-_NAMES = ("fedavg", "limitedfedacs")  # what is recommended for these clients: a test asks `diagnose`
+_NAMES = ("fedavg", configs.RECOMMENDED)
 _LAST = 0.8  # of the computation, after which accuracies are averaged
 
 
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
     console.print(_table(curves, rounds, budget))
     missing = draw(lambda: _figure(found, curves, budget), out / "demo.png")
     console.print(missing or f"picture: {out / 'demo.png'}", markup=False, soft_wrap=True)
-    load([out], warn).write(out / "report", figures=False)
+    load([out], warn, configs.RECOMMENDED).write(out / "report", figures=False)
     page = out / "report" / "index.html"
     if page.is_file():  # as a link that a terminal opens
         print(f"page: {page.resolve().as_uri()}")

@@ -35,6 +35,14 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def as_document(compared: "Comparison") -> dict[str, object]:
+    """Return a comparison for programs."""
+    from fl_lightning.report.tables import all_tables
+
+    tables = {table.name: list(table.records) for table in all_tables(compared)}
+    return {"metric": compared.metric, "reference": compared.reference.name, "tables": tables}
+
+
 def main(arguments: list[str]) -> int:
     """Read the runs, say what is left out, and write the report."""
     options = make_parser().parse_args(arguments)
@@ -47,11 +55,7 @@ def main(arguments: list[str]) -> int:
         if outcome.comparison.metric.endswith("accuracy") and not 0 < value <= 1:
             raise ConfigError(f"--targets {value:g} must be above 0 and at most 1")
     if options.json:  # nothing is written
-        from fl_lightning.report.tables import all_tables
-
-        compared = outcome.comparison
-        tables = {table.name: list(table.records) for table in all_tables(compared)}
-        print_json({"metric": compared.metric, "reference": compared.reference.name, "tables": tables})
+        print_json(as_document(outcome.comparison))
         return 0
     out = Path(options.out) if options.out else folders[0] / "report"
     if not options.out and out.is_symlink():

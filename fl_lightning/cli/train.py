@@ -184,7 +184,7 @@ def next_command(config_names: list[str], system: str | None = None) -> str:
     """Return a command that follows from a run.
 
     >>> next_command(["digits_fedacs.yaml"])
-    'fl-lightning compare --config digits.yaml --algorithms fedacs,fedavg --seeds 0:3'
+    'fl-lightning compare --config digits.yaml --algorithms fedavg,fedacs,limitedfedacs --seeds 0:3'
     >>> next_command(["digits.yaml", "mine.yaml"])
     'fl-lightning diagnose --config digits.yaml'
     """
@@ -193,7 +193,6 @@ def next_command(config_names: list[str], system: str | None = None) -> str:
     data, _, algorithm = stem.partition("_")
     shipped = data in configs.names("data") and algorithm in configs.names("algorithms")
     if len(config_names) == 1 and shipped and not Path(config_names[0]).is_file():
-        other = "fedavg" if algorithm != "fedavg" else "fedacs"
-        both = ",".join(sorted((algorithm, other)))
-        return f"fl-lightning compare --config {data}.yaml --algorithms {both} --seeds 0:3{within}"
+        names = ",".join(dict.fromkeys(("fedavg", algorithm, configs.RECOMMENDED)))
+        return f"fl-lightning compare --config {data}.yaml --algorithms {names} --seeds 0:3{within}"
     return f"fl-lightning diagnose --config {config_names[0]}{within}"

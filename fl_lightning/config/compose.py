@@ -14,6 +14,7 @@ if FOLDER.is_file():  # git on Windows makes a text file of the link to ../confi
 DEMO = "digits_fedacs.yaml"
 SYSTEM = "paper"  # where nothing else is said
 _OF_A_SYSTEM = ("schedule", "channel", "clock")
+RECOMMENDED = "limitedfedacs"  # by diagnose, for every data set that is shipped: a test asks it
 _ALIKE = 0.65  # of 1: one wrong letter in three is too much
 
 Settings = dict[str, Any]  # a table of a configuration, as it is read; what may stand where, the parser knows

@@ -163,7 +163,7 @@ def _finals(comparison: Comparison, hovers: Charts) -> Values:
         "rows": rows,
         "note": table.note,
         "value_ticks": x.tick_words("", "left", 3, digits=1),
-        "difference_ticks": d.tick_words("", "left", 3, digits=1),
+        "difference_ticks": d.tick_words("", "left", 2, digits=1),
     }
 
 

@@ -247,7 +247,8 @@ def _equal_cost_columns(comparison: Comparison, entry: Entry) -> Iterator[Column
             f"at_equal_{axis}_low": pair.low,
             f"at_equal_{axis}_high": pair.high,
         }
-        yield Column(f"{count(cost)} {COSTS[axis]}", number(values.mean), numbers)
+        spent = count(cost).replace(" ", "\u00a0")  # a number is not broken
+        yield Column(f"{spent} {COSTS[axis]}", number(values.mean), numbers)
         difference = f"{number(pair.mean, sign=True)} {_interval(pair, '')}".rstrip()
         yield Column(f"− {comparison.reference.name}", "" if entry is comparison.reference else difference, {})
 

@@ -62,7 +62,8 @@ def test_a_run_leaves_the_promised_files(tmp_path, capsys):
     assert objective.startswith("objective: clients 0-9 should carry 50 %; FedAvg would have given them ")
     assert reached.startswith("reached: test accuracy 0.")
     assert f"files in {tmp_path}" in reached
-    assert following == "next: fl-lightning compare --config digits.yaml --algorithms fedacs,fedavg --seeds 0:3"
+    names = "fedavg,fedacs,limitedfedacs"
+    assert following == f"next: fl-lightning compare --config digits.yaml --algorithms {names} --seeds 0:3"
     with (tmp_path / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert set(COLUMNS) <= set(rows[0])

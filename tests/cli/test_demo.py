@@ -32,5 +32,7 @@ def test_the_demo_leaves_what_it_promises(tmp_path, monkeypatch, capsys):
 
 
 def test_what_to_type_next():
-    assert next_command(["mnist_fedavg.yaml"]).endswith("--config mnist.yaml --algorithms fedacs,fedavg --seeds 0:3")
+    assert next_command(["mnist_fedavg.yaml"]).endswith(
+        "--config mnist.yaml --algorithms fedavg,limitedfedacs --seeds 0:3"
+    )
     assert next_command(["mine.yaml"]) == "fl-lightning diagnose --config mine.yaml"

@@ -369,6 +369,8 @@ def test_the_gallery_shows_todays_page(tmp_path):
     files = Path(page.__file__).parent
     stale = [name for name in ("page.css", "page.js") if (files / name).read_text().strip() not in gallery]
     assert stale == [], "make it anew: python -m benchmarks.reproduction gallery"
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f"fl-lightning {re.search('version = .([0-9.]+)', project)[1]}" in gallery
     assert (
         report.main([str(make_comparison(tmp_path / "runs")), "--out", str(tmp_path / "report"), "--no-figures"]) == 0
     )
