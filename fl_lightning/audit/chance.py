@@ -21,7 +21,7 @@ LEVEL = 0.9  # of all bands
 _LARGEST = 20_000_000  # numbers in all objectives
 _SPREADS = np.geomspace(1e-5, 0.7, 20)  # of rates: variance over that of a coin, log-uniform
 _TAUS = np.geomspace(0.01, 1.5, 14)  # of amounts: deviation of the logarithm, log-uniform
-_SLOPE, _SLOPE_ERROR = 0.5, 0.7  # by which power of the examples local steps grow, before anything was seen
+_SLOPE, _SLOPE_ERROR = 0.5, 1.5  # by which power of the examples local steps grow, before anything was seen
 _COMMON = 4.0  # uploads for which the mean spread of all clients counts
 
 

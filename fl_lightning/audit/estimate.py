@@ -207,10 +207,14 @@ def _applied(log: Log, aggregation: Aggregation, notes: list[str]) -> Vector:
 
 def _factors(log: Log, aggregation: Aggregation) -> Vector:
     """Return the part in a round that an upload of each client can be expected to have, up to a common factor, (M,)."""
-    name = next((each for each in ("applied", "weight", "examples") if each in log.known), None)
-    arrived = log.arrived > 0
-    values = None if name is None else client_means(log, np.where(arrived, log.known[name], np.nan))
-    weights = _completed(values, len(log.names))
+    name = next((each for each in ("applied", "weight") if each in log.known), None)
+    examples = client_means(log, log.known["examples"]) if "examples" in log.known else None
+    weights = _completed(examples, len(log.names))
+    if name is not None:
+        found = client_means(log, np.where(log.arrived > 0, log.known[name], np.nan))
+        seen = ~np.isnan(found)
+        scale = np.nansum(found) / weights[seen].sum()  # of who was never seen: as others of its size
+        weights = _completed(np.where(seen, found, scale * weights), len(log.names))
     if name == "applied" or aggregation == "sum":
         return weights
     totals = np.bincount(log.rounds, weights[log.clients] * log.arrived, minlength=log.num_rounds)
