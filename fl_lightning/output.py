@@ -1,8 +1,10 @@
 """What a program writes: complete files, standard streams that never end a run, and what is shown while it loads."""
 
 import contextlib
+import functools
 import io
 import logging
+import operator
 import os
 import re
 import secrets
@@ -42,9 +44,14 @@ def write_durably(path: Path, content: bytes | Callable[[BinaryIO], object], mod
             temporary.unlink(missing_ok=True)
 
 
+def open_flags(*names: str) -> int:
+    """Return flags for ``os.open`` by their names; one that a system does not have counts for nothing."""
+    return functools.reduce(operator.or_, (getattr(os, name, 0) for name in names), 0)
+
+
 def open_plain(path: Path, largest: int | None = None) -> BinaryIO:
     """Open a file for reading, unless it is a pipe or a device, which may never end, or has too many bytes."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    handle = os.open(path, open_flags("O_RDONLY", "O_NONBLOCK", "O_BINARY"))
     status = os.fstat(handle)
     error = None if stat.S_ISREG(status.st_mode) else f"{path} is not a plain file"
     if error is None and largest is not None and status.st_size > largest:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from lightning.fabric import Fabric
 from torch import nn
+from torchmetrics import SumMetric
 
 from fl_lightning.callbacks import ChannelFailures, Group, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.data.federation import DatasetFederation, TensorFederation
@@ -27,6 +28,19 @@ class Augmented(torch.utils.data.TensorDataset):
         return image + torch.rand(()) + np.random.rand() + random.random(), label  # noqa: NPY002
 
 
+class Counting(FederatedModule):
+    """Counts its test examples by a metric that is added up over processes where a Trainer splits the data."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__(network)
+        self.number = SumMetric()
+
+    def test_step(self, batch, batch_idx):
+        super().test_step(batch, batch_idx)
+        self.number.update(len(batch[0]))
+        self.log("test_number", self.number)
+
+
 def network(mode: str) -> nn.Module:
     if mode in ("stacked", "augmented"):
         return DigitsNet()
@@ -36,7 +50,7 @@ def network(mode: str) -> nn.Module:
 
 def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
-    module = FederatedModule(network(mode))
+    module = Counting(network(mode))
     x, y = torch.randn(90, 1, 8, 8), torch.randint(0, 10, (90,))
     parts = np.split(np.random.default_rng(0).permutation(90), [4, 20, 28, 36, 44, 60, 68])
     loop = made_loop(
@@ -64,6 +78,7 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
         **{f"own buffers {client}": values for client, values in own["buffers"].items()},
         "weights": state.weights,
         "test_losses": torch.tensor([metrics["test_loss"] for metrics in results]),
+        "test_numbers": torch.tensor([metrics["test_number"] for metrics in results]),
         "buffers": state.buffers,
         "deltas": updates.deltas,
         "update_buffers": updates.buffers,

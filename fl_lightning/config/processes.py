@@ -121,9 +121,10 @@ def launch(fabric: "Fabric", timeout: float) -> None:
         return
     if os.environ.get("LOCAL_RANK", "0") == "0":
         os.environ[_PARENT] = str(os.getpid())
+    from fl_lightning.engine.machine import num_nodes  # heavy, and this module is read before the command line
+
     met = threading.Event()
-    nodes = int(getattr(fabric.strategy, "num_nodes", 1))
-    threading.Thread(target=_wait, args=(met, fabric.world_size, nodes, timeout), daemon=True).start()
+    threading.Thread(target=_wait, args=(met, fabric.world_size, num_nodes(fabric), timeout), daemon=True).start()
     try:
         fabric.launch()
     finally:

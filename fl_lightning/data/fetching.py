@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from typing_extensions import override
 
-from fl_lightning.output import forgiving
+from fl_lightning.output import forgiving, open_flags
 
 try:
     import fcntl
@@ -38,7 +38,6 @@ Result = TypeVar("Result")
 _TIMEOUT = 10.0  # seconds without a byte
 _CHUNK = 1 << 20
 _SECONDS_BETWEEN_LOOKS = 0.1
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 _STALLED = 120.0  # seconds without growth after which npm is given up
 
 
@@ -85,7 +84,7 @@ def workspace(root: Path) -> Iterator[Path]:
     """Give an empty hidden folder inside ``root`` that is removed at the end; one process at a time has it."""
     try:
         root.mkdir(parents=True, exist_ok=True)
-        number = os.open(root / ".fetch.lock", os.O_WRONLY | os.O_CREAT | _NO_LINK, 0o644)
+        number = os.open(root / ".fetch.lock", open_flags("O_WRONLY", "O_CREAT", "O_NOFOLLOW"), 0o644)
     except OSError as error:
         raise OSError(f"cannot write to the data folder {root}: {error.strerror or error}") from None
     with os.fdopen(number, "w") as lock:

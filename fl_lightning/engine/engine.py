@@ -30,6 +30,7 @@ from fl_lightning.engine.machine import (
     channels_last,
     keep_freed_memory,
     kept_streams,
+    num_nodes,
     positions,
     seed_streams,
     tuned,
@@ -39,6 +40,7 @@ from fl_lightning.engine.model import FlatModel
 from fl_lightning.engine.stacked import Stacked
 from fl_lightning.engine.ways import AmongProcesses, OneByOne, SideBySide, num_side_by_side
 from fl_lightning.parts.protocols import PLAIN, Batch, Federation, Handout, LocalWork, Trains
+from fl_lightning.parts.traits import traits_of_federation
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import ModuleOptimizer, Solver
 from fl_lightning.solvers.running import refuse_several_optimizers
@@ -106,7 +108,7 @@ class Engine:
             )
         self.fabric = fabric
         self.solver = solver
-        self.datamodule = getattr(federation, "datamodule", None)
+        self.datamodule = traits_of_federation(federation).datamodule
         self.position = start_run(module, fabric, self.datamodule)
         refuse_several_optimizers(module)
         self._set_threads()
@@ -157,7 +159,7 @@ class Engine:
     def _set_threads(self) -> None:
         threads = self.threads
         if threads is None and self.fabric.world_size > 1 and self.fabric.device.type == "cpu":
-            neighbours = max(1, self.fabric.world_size // max(1, int(getattr(self.fabric.strategy, "num_nodes", 1))))
+            neighbours = max(1, self.fabric.world_size // num_nodes(self.fabric))
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             threads = max(1, cores // neighbours)
         if threads is not None:

@@ -8,6 +8,7 @@ from typing import SupportsFloat
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from torch.distributed import is_initialized
 from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric, MetricCollection
 
@@ -99,7 +100,7 @@ def evaluate(module: LightningModule, batches: Iterator[Batch]) -> tuple[dict[st
     without_gradients = torch.no_grad() if scripted else torch.inference_mode()
     collector = LogCollector()
     logs = redirected_logs(module, collector.log, collector.log_dict)
-    with without_gradients, logs, _evaluation_mode(module, stage):
+    with without_gradients, logs, _evaluation_mode(module, stage), _without_sync(module):
         _hook(module, stage, "start")()
         _hook(module, stage, "epoch_start")()
         _take_steps(module, stage, batches, collector)
@@ -150,6 +151,24 @@ def _evaluation_mode(module: LightningModule, stage: str) -> Iterator[None]:
             _hook(module, stage, "model_train")()
         else:
             module.train(was_training)
+
+
+@contextmanager
+def _without_sync(module: LightningModule) -> Iterator[None]:
+    """Keep metrics from asking other processes, each of which evaluates on the whole test data: a sum would double."""
+    metrics = [part for part in module.modules() if isinstance(part, Metric)] if is_initialized() else []
+    asked = [metric.distributed_available_fn for metric in metrics]
+    for metric in metrics:
+        metric.distributed_available_fn = _alone
+    try:
+        yield
+    finally:
+        for metric, ask in zip(metrics, asked, strict=True):
+            metric.distributed_available_fn = ask
+
+
+def _alone() -> bool:
+    return False
 
 
 def batch_length(batch: Batch) -> int:

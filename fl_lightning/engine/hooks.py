@@ -11,6 +11,7 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import GradClipAlgorithmType
 
+from fl_lightning.engine.machine import PINNING, pinned
 from fl_lightning.parts.protocols import Batch
 
 TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
@@ -98,13 +99,18 @@ def transfer(
         return next((getattr(owner, name) for owner, base in owners if overrides(owner, name, base)), None)
 
     before, move, after = map(owned, TRANSFER)
+    pins = fabric.device.type in PINNING
+
+    def plainly(batch: Batch) -> Batch:
+        return fabric.to_device(pinned(batch) if pins else batch)
+
     if before is None and move is None and after is None:
-        return fabric.to_device
+        return plainly
 
     def moved(batch: Batch) -> Batch:
         if before is not None:
             batch = before(batch, 0)
-        batch = fabric.to_device(batch) if move is None else move(batch, fabric.device, 0)
+        batch = plainly(batch) if move is None else move(batch, fabric.device, 0)
         return batch if after is None else after(batch, 0)
 
     return moved

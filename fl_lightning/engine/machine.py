@@ -26,7 +26,25 @@ _OTHERS = ("32-true", "16-mixed", "bf16-mixed")
 _TRIM_THRESHOLD = -1  # parameters of mallopt, from malloc.h
 _MMAP_THRESHOLD = -3
 _ARENA_MAX = -8
+PINNING = ["cuda", "xpu"]  # devices that copy from pinned memory without waiting
+_PINNED_BYTES = 64 << 20  # at most: what was pinned stays so
 _KEEP_BELOW, _KEEP_ALWAYS = 1 << 30, (1 << 31) - 1
+
+
+def pinned(batch: object) -> object:
+    """Return a batch in memory from which a device copies while the processor goes on."""
+    return tree_map(_pinned, batch)
+
+
+def _pinned(leaf: object) -> object:
+    if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.nbytes <= _PINNED_BYTES:
+        return leaf.pin_memory()
+    return leaf
+
+
+def num_nodes(fabric: "Fabric") -> int:
+    """Return on how many machines the processes of a Fabric run; a strategy of one device says nothing about it."""
+    return max(1, int(getattr(fabric.strategy, "num_nodes", 1)))
 
 
 def seed_streams(seed: int, device: torch.device) -> None:

@@ -225,6 +225,6 @@ class AmongProcesses:
         padded = column.new_zeros((max(map(len, shares)), *column.shape[1:]))
         padded[: len(column)] = column
         everybody = self.fabric.all_gather(padded)
-        for rank, positions in enumerate(shares):
-            whole[torch.from_numpy(positions)] = everybody[rank][: len(positions)]
+        for rank, positions in enumerate(shares):  # losses are of the CPU, messages of the device
+            whole[torch.from_numpy(positions)] = everybody[rank][: len(positions)].to(column.device)
         return whole

@@ -22,6 +22,7 @@ from fl_lightning.flower.messages import Content, value
 from fl_lightning.flower.node_settings import Node, merged_config, read_node
 from fl_lightning.flower.task import parser, read_task
 from fl_lightning.parts.protocols import Federation, Handout, LocalWork
+from fl_lightning.parts.traits import traits_of_federation
 from fl_lightning.seeding import Purpose, client_seed
 from fl_lightning.solvers import as_solver
 from fl_lightning.types import IntVector, ModelState, RoundPlan, Updates
@@ -57,7 +58,7 @@ class OwnData:
         self._place = client if len(sizes) > 1 else 0
         self.client = client
         self.size = int(sizes[self._place])
-        self.datamodule = getattr(federation, "datamodule", None)
+        self.datamodule = traits_of_federation(federation).datamodule
         data: Any = federation
         if all(hasattr(data, name) for name in ("train", "order", "offsets")):  # one set of tensors, from which
             first = int(data.offsets[self._place])  # an engine gathers by itself

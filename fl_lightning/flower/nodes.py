@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from fl_lightning.flower.messages import WHO, BadMessageError, Content, Written, packed, read_sender, value
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.parts.protocols import Federation
+from fl_lightning.parts.traits import traits_of_federation
 from fl_lightning.types import IntVector, RoundPlan
 
 _LOG = logging.getLogger("fl_lightning")
@@ -129,8 +130,9 @@ class NodesFederation:
     def __init__(self, own: Federation, sizes: IntVector) -> None:
         self._own = own
         self._sizes = sizes
-        self.test = getattr(own, "test", own)
-        self.datamodule = getattr(own, "datamodule", None)
+        traits = traits_of_federation(own)
+        self.test = traits.test
+        self.datamodule = traits.datamodule
 
     @property
     def sizes(self) -> IntVector:

@@ -22,7 +22,7 @@ from fl_lightning.loop import results, watching
 from fl_lightning.loop.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics
 from fl_lightning.parts.bases import Partition, check_part
 from fl_lightning.parts.protocols import Engine, Federation, Handout
-from fl_lightning.parts.traits import layers
+from fl_lightning.parts.traits import layers, traits_of_federation
 from fl_lightning.planning import Planner, target_weights
 from fl_lightning.server import Budget, Spent
 from fl_lightning.server.faults import SoundProbe, without_absent
@@ -296,7 +296,7 @@ class FederatedLoop:
             watching.start_anew(part)
         self.module, self.federation = module, federation
         # Data that is loaded when needed comes before the need; with several processes each loads its own.
-        self._prefetch = getattr(federation, "prefetch", None) if self.fabric.world_size == 1 else None
+        self._prefetch = traits_of_federation(federation).prefetch if self.fabric.world_size == 1 else None
         self.client_weights = target_weights(self.system.weights, federation.sizes)
         draws, solver = algorithm.sampling.num_draws(num_clients), algorithm.solver
         self.state = self.engine.setup(self.fabric, module, federation, solver, self.batch_size, self.seed, draws)
@@ -454,7 +454,7 @@ class FederatedLoop:
     def evaluates(self, index: int) -> bool:
         """Whether the model is evaluated after a round; never where there is no test data."""
         due = index % self.evaluate_every == 0 or self._is_last(index)
-        return due and getattr(self.federation, "test", True) is not None
+        return due and traits_of_federation(self.federation).test is not None
 
     def _is_last(self, index: int) -> bool:
         return index == self.rounds or (index == self.round_index and self.spent.exceeds(self.budget))

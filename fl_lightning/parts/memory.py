@@ -44,7 +44,7 @@ class Remembers:
         own = cls.__dict__.get("memory", ())
         if not isinstance(own, tuple) or not all(isinstance(name, str) for name in own):
             raise TypeError(f"{cls.__name__}.memory={own!r} must be a tuple of attribute names, such as ('counts',)")
-        inherited = [name for base in cls.__bases__ for name in getattr(base, "memory", ())]
+        inherited = [name for base in cls.__bases__ if issubclass(base, Remembers) for name in base.memory]
         cls.memory = tuple(dict.fromkeys([*inherited, *own]))
         if len({_key(name) for name in cls.memory}) < len(cls.memory):
             raise TypeError(f"{cls.__name__}.memory={cls.memory} names two attributes alike but for an underscore")

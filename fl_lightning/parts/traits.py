@@ -1,11 +1,14 @@
 """What other parts must know of a part: one frozen record, which the part declares and a wrapper passes on."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Scope
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningDataModule
 
 Asks = Literal["nothing", "numbers", "vectors"]
 # What is known beforehand of what a part does to Omega. ``bounded``: the reported Omega is a limit, or what is missing
@@ -94,6 +97,25 @@ def traits_of_schedule(schedule: object) -> ScheduleTraits:
     if isinstance(traits, ScheduleTraits):
         return traits
     return ScheduleTraits(learns=bool(getattr(schedule, "state_dict", dict)()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederationTraits:
+    """What a federation may have besides its protocol; a user's own need have none of it."""
+
+    datamodule: "LightningDataModule | None" = None  # that the data is of; its hooks of the batch transfer are called
+    test: object = True  # None: there is no test data, and nothing is evaluated
+    prefetch: Callable[..., None] | None = None  # loads what the next round needs
+
+
+def traits_of_federation(federation: object) -> FederationTraits:
+    """Return what a federation has of it.
+
+    >>> traits_of_federation(object()).datamodule is None
+    True
+    """
+    names = [each.name for each in fields(FederationTraits) if hasattr(federation, each.name)]
+    return FederationTraits(**{name: getattr(federation, name) for name in names})
 
 
 def check_declared(part: type, methods: Sequence[str], example: str) -> None:

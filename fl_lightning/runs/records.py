@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
-from fl_lightning.output import open_plain, read_plain, write_durably
+from fl_lightning.output import open_flags, open_plain, read_plain, write_durably
 from fl_lightning.runs import safe_yaml
 
 CONFIG = "config.yaml"
@@ -254,7 +254,7 @@ def kept_key(path: Path, new: bytes, resumed: bool) -> bytes:
         return new
     again = "bring the file back, or start anew with --resume never"
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        handle = os.open(path, open_flags("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK"))
     except OSError as error:
         raise RunError(f"{path} has the key of the noise and cannot be read, {error.strerror}: {again}") from None
     with os.fdopen(handle, "rb") as file:

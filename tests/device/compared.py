@@ -91,7 +91,7 @@ def choices() -> dict[str, dict[str, object]]:
         "threads": Engine("threads"),
     }.items():
         settings = settings_of({"engine": engine})
-        loop = loop_of((shipped("fedacs"), settings), "auto", pretend.fabric())
+        loop, before = loop_of((shipped("fedacs"), settings), "auto", pretend.fabric()), torch.pretend.num_pinned()
         try:
             loop.run(settings["module"], settings["data"])
         except ValueError as error:
@@ -101,6 +101,7 @@ def choices() -> dict[str, dict[str, object]]:
         kept = engine.batches._kept is not None
         found[name] = {"mode": choice.mode, "reason": choice.reason, "block": choice.block, "kept": kept}
         found[name] |= {"weights": weights, "test_size": engine._test_size}
+        found[name]["pinned"] = torch.pretend.num_pinned() - before
     return found
 
 

@@ -13,10 +13,12 @@ import torch
 from lightning.fabric import Fabric
 from lightning.fabric.accelerators import Accelerator
 from lightning.fabric.plugins import Precision
-from lightning.fabric.strategies import SingleDeviceStrategy
+from lightning.fabric.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.fabric.utilities.distributed import _init_dist_connection
 from torch.utils.cpp_extension import load
 
 import fl_lightning.types as types_of_runs
+from fl_lightning.engine import machine
 
 NAME = "pretend"
 
@@ -43,7 +45,9 @@ def install() -> None:
     module.synchronize = lambda device=None: None
     module.set_device = lambda device: None
     module.empty_cache = lambda: None
+    module.num_pinned = built.num_pinned
     torch._register_device_module(NAME, module)
+    machine.PINNING.append(NAME)
     torch.utils.generate_methods_for_privateuse1_backend()
 
 
@@ -73,6 +77,31 @@ class Pretend(Accelerator):
     @staticmethod
     def name():
         return NAME
+
+
+class OneDeviceEach(DDPStrategy):
+    """Two processes with a device each, whose messages must come from the device, as on a GPU, and end there."""
+
+    def __init__(self) -> None:
+        super().__init__(Pretend(), [torch.device(NAME, 0)] * 2, process_group_backend="gloo", start_method="popen")
+
+    def _setup_distributed(self) -> None:
+        self._set_world_ranks()
+        _init_dist_connection(self.cluster_environment, "gloo")
+
+    def all_gather(self, tensor, group=None, sync_grads=False):
+        assert tensor.device.type == NAME
+        return super().all_gather(tensor.cpu(), group, sync_grads).to(tensor.device)
+
+    def all_reduce(self, tensor, group=None, reduce_op="mean"):
+        assert tensor.device.type == NAME
+        return super().all_reduce(tensor.cpu(), group, reduce_op).to(tensor.device)
+
+
+def fabric_of_two() -> Fabric:
+    """Return a Fabric on two devices."""
+    install()
+    return Fabric(strategy=OneDeviceEach(), devices=2)
 
 
 def fabric(plugins: Sequence[Precision] = ()) -> Fabric:

@@ -12,8 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from lightning.fabric import Fabric
 
 from device.matrix import cases
+from two_processes import played
 
 ROOT = Path(__file__).resolve().parents[2]
 FLOAT32, BFLOAT16 = 1e-5, 1e-2
@@ -23,13 +26,17 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def found():
+def run(script: str, *arguments: str) -> str:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
-    command = [sys.executable, str(ROOT / "tests" / "device" / "compared.py")]
+    command = [sys.executable, str(ROOT / "tests" / "device" / script), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def found():
+    return json.loads(run("compared.py").splitlines()[-1])
 
 
 @pytest.mark.parametrize("case", cases())
@@ -47,9 +54,21 @@ def test_auto_stacks_and_keeps_the_data_there_where_both_fit(found):
     assert [each["kept"] for each in (free, limited, full)] == [True, True, False]
     assert free["block"] > limited["block"] > full["block"] == 2
     assert free["test_size"] == 1000 > full["test_size"]
+    assert full["pinned"] > 3 * free["pinned"]  # each batch, and not the data as a whole and the test data alone
     for other in (limited, full):
         assert other["weights"] == pytest.approx(free["weights"], rel=1e-5, abs=1e-6)
 
 
 def test_threads_are_refused_off_the_cpu(found):
     assert "threads are for CPUs" in found["choices"]["threads"]["refused"]
+
+
+def test_two_devices_share_the_clients_of_a_round(tmp_path):
+    run("two_devices.py", str(tmp_path))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    for mode in ("stacked", "sequential", "local"):
+        here = played(mode, fabric)
+        for rank in range(2):
+            there = torch.load(tmp_path / f"{mode}_{rank}.pt")
+            for name, value in here.items():
+                torch.testing.assert_close(there[name], value, rtol=FLOAT32, atol=1e-6, msg=f"{mode} {name}")

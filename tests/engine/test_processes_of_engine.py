@@ -41,6 +41,7 @@ def test_two_processes_give_every_bit_of_one(tmp_path):
     assert set(one) == {"stacked", "sequential", "local", "augmented"}
     assert sum(name.startswith("own buffers") for name in one["local"]) > 1
     assert len(one["sequential"]["buffers"]) == 16
+    assert one["stacked"]["test_numbers"].tolist() == [20] * 3
     for mode, values in one.items():
         for name, value in values.items():
             assert torch.equal(value, first[mode][name]), (mode, name)
