@@ -33,7 +33,24 @@ class Interval(NamedTuple):
     high: float
 
 
-def distance(objectives: Matrix, weights: Vector) -> Interval:
+def distances(log: Log, amounts: Vector, factors: Vector, sizes: Vector, *to: Vector) -> list[Interval]:
+    """Return the L1 distance of the objective from each of some weights.
+
+    Args:
+        log: Who was asked.
+        amounts: What each row added, (N,).
+        factors: Expected part of an upload of each client in its round, up to a common factor, (M,).
+        sizes: Examples of each client, (M,).
+        to: Weights, (M,) each.
+    """
+    if log.num_rounds == 1:
+        shares = np.bincount(log.clients, amounts, minlength=len(log.names)) / amounts.sum()
+        return [Interval(float(np.abs(shares - weights).sum()), 0.0, 2.0) for weights in to]
+    objectives = _plausible_objectives(log, amounts, factors, sizes)
+    return [_distance(objectives, weights) for weights in to]
+
+
+def _distance(objectives: Matrix, weights: Vector) -> Interval:
     r"""Return the L1 distance from some weights: median and quantiles over plausible objectives, (S, M).
 
     The low end is 0 where the weights are no less plausible, by :math:`\sum_m (x_m - \mu_m)^2/\sigma_m^2`, than one
@@ -46,15 +63,8 @@ def distance(objectives: Matrix, weights: Vector) -> Interval:
     return Interval(middle, 0.0 if (((weights - mean) / scale) ** 2).sum() <= usual else low, high)
 
 
-def plausible_objectives(log: Log, amounts: Vector, factors: Vector, sizes: Vector) -> Matrix:
-    """Return objectives that could have left a log, (S, M).
-
-    Args:
-        log: Who was asked.
-        amounts: What each row added, (N,).
-        factors: Expected part of an upload in its round, (M,).
-        sizes: Examples of each client, (M,).
-    """
+def _plausible_objectives(log: Log, amounts: Vector, factors: Vector, sizes: Vector) -> Matrix:
+    """Return objectives that could have left a log, (S, M)."""
     num = len(log.names)
     rng = np.random.default_rng(0)
     there = amounts > 0

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from fl_lightning import theory
-from fl_lightning.audit.chance import LEVEL, Interval, distance, plausible_objectives
+from fl_lightning.audit.chance import LEVEL, Interval, distances
 from fl_lightning.audit.log import Log
 from fl_lightning.theory.checks import Vector, one_of
 
@@ -104,10 +104,9 @@ def audit(
     arrivals = log.arrived > 0
     objective = _shares(log, shares * steps)
     weights = _wanted(log, chosen, examples, notes)
-    from_wanted, from_equal = _distances(
+    from_wanted, from_equal = distances(
         log,
         shares * steps,
-        objective.value,
         _factors(log, aggregation),
         _completed(examples, len(log.names)),
         weights,
@@ -207,10 +206,14 @@ def _applied(log: Log, aggregation: Aggregation, notes: list[str]) -> Vector:
 
 def _factors(log: Log, aggregation: Aggregation) -> Vector:
     """Return the part in a round that an upload of each client can be expected to have, up to a common factor, (M,)."""
-    name = next((each for each in ("applied", "weight", "examples") if each in log.known), None)
-    arrived = log.arrived > 0
-    values = None if name is None else client_means(log, np.where(arrived, log.known[name], np.nan))
-    weights = _completed(values, len(log.names))
+    name = next((each for each in ("applied", "weight") if each in log.known), None)
+    examples = client_means(log, log.known["examples"]) if "examples" in log.known else None
+    weights = _completed(examples, len(log.names))
+    if name is not None:
+        found = client_means(log, np.where(log.arrived > 0, log.known[name], np.nan))
+        seen = ~np.isnan(found)
+        scale = np.nansum(found) / weights[seen].sum()  # of who was never seen: as others of its size
+        weights = _completed(np.where(seen, found, scale * weights), len(log.names))
     if name == "applied" or aggregation == "sum":
         return weights
     totals = np.bincount(log.rounds, weights[log.clients] * log.arrived, minlength=log.num_rounds)
@@ -266,16 +269,6 @@ def _shares(log: Log, amounts: Vector) -> Band:
     return Band(value=share, low=low, high=np.where(share > 0, high, min(1.0, rare * usual)))
 
 
-def _distances(
-    log: Log, amounts: Vector, shares: Vector, factors: Vector, sizes: Vector, *to: Vector
-) -> list[Interval]:
-    """Return the L1 distance of the objective from each of some weights."""
-    if log.num_rounds == 1:
-        return [Interval(float(np.abs(shares - weights).sum()), 0.0, 2.0) for weights in to]
-    objectives = plausible_objectives(log, amounts, factors, sizes)
-    return [distance(objectives, weights) for weights in to]
-
-
 def _lost(log: Log) -> Band:
     """Return the share of what was asked that did not arrive, by Clopper and Pearson."""
     asked = np.bincount(log.clients, log.asked, minlength=len(log.names))
@@ -287,16 +280,11 @@ def _lost(log: Log) -> Band:
     return Band(value=rate, low=low, high=high)
 
 
-def _means(log: Log, values: Vector, counted: npt.NDArray[np.bool_]) -> Band:
+def _means(log: Log, every: Vector, counted: npt.NDArray[np.bool_]) -> Band:
     """Return each client's mean over some rows, by Student."""
-    clients, values = log.clients[counted], values[counted]
+    clients, values = log.clients[counted], every[counted]
     number = np.bincount(clients, minlength=len(log.names)).astype(np.float64)
-    mean = np.divide(
-        np.bincount(clients, values, minlength=len(number)),
-        number,
-        out=np.full(len(number), np.nan),
-        where=number > 0,
-    )
+    mean = client_means(log, np.where(counted, every, np.nan))
     squares = np.bincount(clients, (values - mean[clients]) ** 2, minlength=len(number))
     few = number < 2
     spread = np.sqrt(squares / np.maximum(number * (number - 1), 1))

@@ -4,6 +4,7 @@ The nodes are in this process: real messages and strategies, no network.
 """
 
 import random
+import time
 from itertools import combinations, product
 
 import numpy as np
@@ -186,6 +187,28 @@ def test_the_cure_leaves_metrics_and_whole_cohorts_alone(tmp_path):
     for metrics in result.train_metrics_clientapp.values():
         assert metrics["loss"] == pytest.approx(1.0)  # absent ones pull no metric towards anything
         assert 0 <= metrics["mark"] <= 4
+
+
+@pytest.mark.parametrize("megabytes", [0.3, 45])
+def test_what_it_costs_does_not_grow_with_the_model(megabytes, tmp_path):
+    strategy, grid = FedAvg(fraction_evaluate=0.0), Grid(lost=np.zeros(5))
+    arrays = ArrayRecord([np.zeros(int(megabytes * 250_000), dtype=np.float32)])
+    metrics = MetricRecord({"num-examples": 3, "num-steps": 2})
+    used = 0.0
+    strategy.configure_train = lambda *_: [
+        Message(RecordDict({"arrays": arrays}), message_type="train", dst_node_id=node) for node in grid.nodes
+    ]
+    strategy.aggregate_train = lambda *_: (None, None)  # so that the rest is what audited adds
+    audited(strategy, tmp_path / "log.csv")
+    for index in range(1, 6):
+        messages = strategy.configure_train(index, arrays, ConfigRecord(), grid)
+        replies = [Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=each) for each in messages]
+        began = time.process_time()
+        strategy.aggregate_train(index, replies)
+        used += time.process_time() - began
+    print(f"{megabytes} MB: {200 * used:.2f} ms of CPU per round")
+    assert used / 5 < 0.03
+    assert read_log(tmp_path / "log.csv").num_rounds == 5
 
 
 @pytest.mark.parametrize(

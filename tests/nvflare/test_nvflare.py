@@ -55,6 +55,34 @@ def test_a_missing_nvflare_is_said_in_one_line():
     assert "NVFlare is not installed: pip install -e '.[nvflare]'" in done.stderr
 
 
+def test_the_cure_weighs_by_steps_and_bounds_what_a_liar_gains():
+    pytest.importorskip("nvflare")
+    from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+
+    from fl_lightning.nvflare import HeterogeneityAware
+
+    def aggregated(steps, **options):
+        cure = HeterogeneityAware(wanted="equal", **options)
+        for _ in range(3):
+            cure.reset_stats()
+            for place, taken in enumerate(steps):
+                meta = {"client_name": f"site-{place}", "NUM_STEPS_CURRENT_ROUND": taken}
+                params = {"x": np.eye(len(steps))[place]}
+                cure.accept_model(FLModel(params=params, params_type=ParamsType.DIFF, metrics={"a": 1.0}, meta=meta))
+            result = cure.aggregate_model()
+        return result.params["x"]
+
+    honest = aggregated([2, 4, 8])
+    assert honest * [2, 4, 8] == pytest.approx(np.full(3, (honest * [2, 4, 8])[0]))
+    assert honest.sum() == pytest.approx(1)
+    liar = aggregated([4, 4, 0.001], bound=3.0)
+    assert liar[2] == pytest.approx(3 * liar[0])
+    with pytest.raises(ValueError, match="reports no num_examples"):
+        HeterogeneityAware().accept_model(FLModel(params={"x": 1}, meta={"NUM_STEPS_CURRENT_ROUND": 3}))
+    with pytest.raises(ValueError, match="give both or neither"):
+        HeterogeneityAware(epochs=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cure", [False, True])
 @pytest.mark.skipif(find_spec("nvflare") is None, reason="needs the extra nvflare")
