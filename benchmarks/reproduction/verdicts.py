@@ -38,7 +38,8 @@ def paper_table(data: str, readings: Mapping[str, list[Run]]) -> str:
         if reading is None:
             rows.append([f"`{algorithm}`", shown[0], *["-"] * 3, "not measured", shown[1], *["-"] * 5])
             continue
-        runs, yardstick = groups[reading][algorithm], groups[reading].get(YARDSTICK, [])
+        runs = groups[reading][algorithm]
+        yardstick, rival = (_paired(groups[reading].get(name, []), runs) for name in (YARDSTICK, _rival(algorithm)))
         rounds, steps = (_mean_cost(runs, cost) for cost in ("evaluated", "steps"))
         ahead = measures.paired(measures.ends(yardstick, "accuracy"), measures.ends(runs, "accuracy"))
         own = _mean_cost(yardstick, "steps")
@@ -49,7 +50,7 @@ def paper_table(data: str, readings: Mapping[str, list[Run]]) -> str:
                 tables.cost(runs, "accuracy", "evaluated"),
                 "-" if printed is None or not math.isfinite(rounds) else f"{rounds / printed[0]:.2f}",
                 tables.cost(runs, "averaged", "evaluated"),
-                verdict(data, algorithm, rounds, _mean_cost(groups[reading].get(_rival(algorithm), []), "evaluated")),
+                verdict(data, algorithm, rounds, _mean_cost(rival, "evaluated")),
                 shown[1],
                 f"{steps / own:.2f}" if math.isfinite(steps) and math.isfinite(own) else "-",
                 tables.cell(measures.ends(runs, "accuracy"), False),
@@ -59,6 +60,11 @@ def paper_table(data: str, readings: Mapping[str, list[Run]]) -> str:
             ]
         )
     return tables.markdown(HEADER, rows)
+
+
+def _paired(runs: list[Run], others: list[Run]) -> list[Run]:
+    """Return the runs under the seeds of the others."""
+    return [run for run in runs if run.seed in {other.seed for other in others}]
 
 
 def _mean_cost(runs: list[Run], cost: str) -> float:

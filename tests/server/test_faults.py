@@ -35,7 +35,7 @@ from fl_lightning.types import ModelState, Updates
 from stored_runs import arguments, make_run
 from systems import gaussian_federation, linear_module, small_loop
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def poisoned(federation, clients):
