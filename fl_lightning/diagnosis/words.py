@@ -204,8 +204,8 @@ def _distortions(each: Diagnosis, label_counts: npt.ArrayLike | None) -> list[st
     whole = "votes" if each.votes else "objective"
     sentences = [distortion("clients", each.weights, each.effective_weights, whole)]
     if label_counts is not None:
-        shares = [class_shares(values, label_counts) for values in (each.weights, each.effective_weights)]
-        sentences.append(distortion("classes", *shares, whole))
+        asked, given = (class_shares(values, label_counts) for values in (each.weights, each.effective_weights))
+        sentences.append(distortion("classes", asked, given, whole))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -296,9 +296,7 @@ def unknown_line(parts: Sequence[str]) -> str:
     return f"objective: not known, because what {' and '.join(parts)} does to it depends on the data"
 
 
-def objective_line(
-    weights: Vector, fedavg: Vector, own: Vector, names: Sequence[str] = (), votes: bool = False
-) -> str:
+def objective_line(weights: Vector, fedavg: Vector, own: Vector, names: Sequence[str] = (), votes: bool = False) -> str:
     """Return in one line what was asked for (w), what FedAvg would have optimised and what a run did (Omega, or votes).
 
     Clients are called by their names where there are any.

@@ -47,8 +47,9 @@ class Selection(Sampling):
         absent: ``corrected`` (L is infinite) or ``replaced``, or the number L: nobody is counted for more than L rounds
             of absence, so that a client that is there once in a thousand rounds does not make a step of a thousand.
             That leaves a bias, :math:`\Omega_m \propto w_m \min(1, L a_m)`. By default ``replaced``, as with
-            ``Successive``; for samplers that promise :math:`\Omega = w` (FedACS and the consistent ones) ``corrected``, with the L of
-            :func:`fl_lightning.theory.absence_limit` where few clients are so rare that they would make steps random.
+            ``Successive``; for samplers that promise :math:`\Omega = w` (FedACS and the consistent ones)
+            ``corrected``, with the L of :func:`fl_lightning.theory.absence_limit` where few clients are so rare that
+            they would make steps random.
     """
 
     def __init__(
