@@ -68,8 +68,8 @@ def _plausible_objectives(log: Log, amounts: Vector, factors: Vector, sizes: Vec
     num = len(log.names)
     rng = np.random.default_rng(0)
     there = amounts > 0
-    asked = np.bincount(log.clients, log.asked > 0, minlength=num)
-    arrived = np.bincount(log.clients, there, minlength=num)
+    asked = np.bincount(log.clients, log.asked > 0, minlength=num).astype(np.float64)
+    arrived = np.bincount(log.clients, there, minlength=num).astype(np.float64)
     drawn, kept = _Rates(asked, np.full(num, float(log.num_rounds))), _Rates(arrived, asked)
     parts = _Amounts(log.clients[there], amounts[there], np.log(factors), np.log(sizes))
     found = np.empty((int(np.clip(_LARGEST // num, 24, 400)), num))

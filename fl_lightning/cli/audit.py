@@ -82,8 +82,7 @@ def main(arguments: list[str]) -> int:
         print(line, file=sys.stderr if options.json else sys.stdout)
     if options.fail_above is not None and found.distance.high > options.fail_above:
         said = "is above" if failed else "may be above"
-        text = (
-            f"fl-lightning: the distance {found.distance.value:.3f}, from {found.distance.low:.3f} in 19 of 20 logs, "
-        )
-        print(f"{text}{said} {options.fail_above:g}", file=sys.stderr)
+        value, low, _ = found.distance
+        text = f"the distance {value:.3f}, at least {low:.3f} in 19 of 20 logs, {said} {options.fail_above:g}"
+        print(f"fl-lightning: {text}", file=sys.stderr)
     return TOO_FAR if failed else 0

@@ -47,7 +47,7 @@ def test_an_audit_equals_the_diagnosis_within_the_band(algorithm, more, tmp_path
     planned = float(re.search(r"as planned\D+([\d.]+)", capsys.readouterr().out)[1])
     print(algorithm, found.distance, planned, inside.mean())
     assert inside.mean() >= 0.7
-    assert found.distance.low - 0.02 <= planned <= found.distance.high + 0.02
+    assert found.distance.low - 0.03 <= planned <= found.distance.high + 0.03  # 30 clients, of which few are drawn
 
 
 def test_a_resumed_run_has_the_same_log(tmp_path):
