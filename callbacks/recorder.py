@@ -91,7 +91,7 @@ class RunRecorder(Remembers, RoundCallback):
             self._clients = {name: zeros.clone() for name in _SUMS}
         self._clients["size"] = torch.from_numpy(np.array(loop.federation.sizes, dtype=np.int64))
         self._clients["weight"] = torch.from_numpy(np.array(loop.client_weights, dtype=np.float64))
-        self._names = list(getattr(loop.federation, "names", ()))
+        self._names = list(traits_of_federation(loop.federation).names)
         if loop.fabric.global_rank:
             return
         self.run_dir.mkdir(parents=True, exist_ok=True)

@@ -106,6 +106,7 @@ class FederationTraits:
     datamodule: "LightningDataModule | None" = None  # that the data is of; its hooks of the batch transfer are called
     test: object = True  # None: there is no test data, and nothing is evaluated
     prefetch: Callable[..., None] | None = None  # loads what the next round needs
+    names: Sequence[str] = ()  # of the clients, where the data names them
 
 
 def traits_of_federation(federation: object) -> FederationTraits:
