@@ -19,6 +19,7 @@ from fl_lightning.loop.results import MONITOR, Mode, averaged_name
 from fl_lightning.loop.watching import module_checkpoint
 from fl_lightning.output import write_durably
 from fl_lightning.parts.memory import Remembers, encode
+from fl_lightning.parts.traits import traits_of_federation
 from fl_lightning.runs.identity import installed_versions
 from fl_lightning.runs.records import CLIENTS, EVERYBODY, FINAL_FILES, METRICS, MODEL, QUANTILES, read_rounds
 from fl_lightning.types import RoundResult

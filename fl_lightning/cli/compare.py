@@ -133,7 +133,8 @@ def main(arguments: list[str]) -> int:
     with FolderLock(folder, "a comparison"):
         tried = _execute(trials, beside, place, options.json) if trials else None
         if tried:
-            planned = tuning.at_their_best(planned, trials, axes, folder)
+            with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
+                planned = tuning.at_their_best(planned, trials, axes, folder)
         made = _execute(planned, folder, place, options.json)
     if made.finished + made.kept:
         _conclude(folder, None if options.no_report else project, options.json)
