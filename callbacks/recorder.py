@@ -19,6 +19,7 @@ from fl_lightning.loop.results import MONITOR, Mode, averaged_name
 from fl_lightning.loop.watching import module_checkpoint
 from fl_lightning.output import write_durably
 from fl_lightning.parts.memory import Remembers, encode
+from fl_lightning.parts.traits import traits_of_federation
 from fl_lightning.runs.identity import installed_versions
 from fl_lightning.runs.records import CLIENTS, EVERYBODY, FINAL_FILES, METRICS, MODEL, QUANTILES, read_rounds
 from fl_lightning.types import RoundResult
@@ -91,7 +92,7 @@ class RunRecorder(Remembers, RoundCallback):
             self._clients = {name: zeros.clone() for name in _SUMS}
         self._clients["size"] = torch.from_numpy(np.array(loop.federation.sizes, dtype=np.int64))
         self._clients["weight"] = torch.from_numpy(np.array(loop.client_weights, dtype=np.float64))
-        self._names = list(getattr(loop.federation, "names", ()))
+        self._names = list(traits_of_federation(loop.federation).names)
         if loop.fabric.global_rank:
             return
         self.run_dir.mkdir(parents=True, exist_ok=True)

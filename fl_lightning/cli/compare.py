@@ -141,7 +141,8 @@ def main(arguments: list[str]) -> int:
     with FolderLock(folder, "a comparison"):
         tried = execute(trials, beside, place, is_silent=options.json) if trials else None
         if tried:
-            planned = tuning.at_their_best(planned, trials, axes, folder)
+            with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
+                planned = tuning.at_their_best(planned, trials, axes, folder)
         made = execute(planned, folder, place, is_silent=options.json)
     if made.finished + made.kept:
         _conclude(folder, None if options.no_report else project, options.json)

@@ -50,21 +50,21 @@ class ComparisonProgress:
 
     def show(self, event: "Event") -> None:
         """Take one event in."""
-        name = event.job.name
+        name, key = event.job.name, event.job.run_dir  # trials of a grid have one name
         if event.kind == "started":
-            self._began[name] = time.monotonic()
-            self._tasks[name] = self.bars.add_task(f"  {name}", total=event.job.num_rounds, note="starting")
+            self._began[key] = time.monotonic()
+            self._tasks[key] = self.bars.add_task(f"  {name}", total=event.job.num_rounds, note="starting")
         elif event.kind == "restarted":
             self._print(f"{name}: starts again: {event.reason}")
         elif event.kind == "round":
-            note = self._headline[name] = event.headline or self._headline.get(name, "")
-            self.bars.update(self._tasks[name], completed=event.round_index, total=event.num_rounds, note=note)
+            note = self._headline[key] = event.headline or self._headline.get(key, "")
+            self.bars.update(self._tasks[key], completed=event.round_index, total=event.num_rounds, note=note)
         else:
             self._close(event)
 
     def _close(self, event: "Event") -> None:
-        name = event.job.name
-        outcome = f"{time.monotonic() - self._began[name]:.0f} s"
+        name, key = event.job.name, event.job.run_dir
+        outcome = f"{time.monotonic() - self._began[key]:.0f} s"
         if event.kind == "failed":
             event = replace(event, reason=event.reason.replace(REPLACE, "give another --out, or --overwrite"))
             self.failures.append(event)
@@ -74,10 +74,10 @@ class ComparisonProgress:
             outcome = "kept: it was finished before"
         else:
             self.finished += 1
-            outcome = "  ".join(filter(None, [self._headline.get(name), outcome]))
+            outcome = "  ".join(filter(None, [self._headline.get(key), outcome]))
         self.runs.append(described(event.job, event.kind, event.reason))
         done = self.finished + self.kept + len(self.failures)
-        self.bars.remove_task(self._tasks.pop(name))
+        self.bars.remove_task(self._tasks.pop(key))
         self.bars.update(self._all, completed=done, note=f"{len(self.failures)} failed" * bool(self.failures))
         if event.kind != "kept" or self.bars.disable:
             self._print(f"[{done}/{self.num_runs}] {name}: {outcome}")

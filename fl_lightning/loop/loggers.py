@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from lightning.fabric.loggers import CSVLogger, Logger
+from lightning.fabric.loggers.csv_logs import CSVLogger
+from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.loggers import MLFlowLogger
 
 from fl_lightning.parts.memory import Remembers
@@ -30,7 +31,7 @@ class Loggers(Remembers):
         for name, logger in self._loggers.items():
             if isinstance(logger, CSVLogger):
                 for row in loop.record.history:
-                    logger.log_metrics(row, step=int(row["round"]))
+                    logger.log_metrics(dict(row), step=int(row["round"]))
             elif isinstance(logger, MLFlowLogger) and loop.fabric.is_global_zero:
                 logger._run_id = self.run_ids.get(name, logger._run_id)
                 self.run_ids[name] = str(logger.run_id)

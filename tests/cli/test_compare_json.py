@@ -40,6 +40,16 @@ def test_compare_says_of_a_failed_run_why(tmp_path, capfd):
     assert found["tables"] == {}
 
 
+def test_trials_of_a_grid_that_fail_are_named_and_end_in_no_other_error(tmp_path, capfd):
+    command = ["compare", "--config", "toy.yaml", "--algorithms", "fedavg", "--seeds", "0", "--loop.rounds", "2"]
+    command += ["--logger", "none", "--jobs", "2", "--grid", "loop.lr=0.001,0.002", "--tuning-seeds", "7", "--json"]
+    assert main([*command, "--out", str(tmp_path / "all")]) == 2
+    found = capfd.readouterr()
+    assert [trial["outcome"] for trial in json.loads(found.out)["trials"]] == ["failed", "failed"]
+    assert "nothing can be held out of Quadratic" in found.err
+    assert "KeyError" not in found.err
+
+
 @pytest.mark.parametrize("data", [name for name in names("data") if name in ("digits", "toy")])
 def test_what_follows_a_run_names_what_diagnose_recommends(data, capsys):
     assert main(["diagnose", "--config", f"{data}.yaml", "--json"]) == 0
