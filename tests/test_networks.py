@@ -2,7 +2,16 @@ import pytest
 import torch
 from torch import nn
 
-from fl_lightning.networks import CifarCNN, CinicCNN, DigitsNet, MnistCNN, SoftmaxRegression, count_parameters
+from fl_lightning.networks import (
+    CharGRU,
+    CharLSTM,
+    CifarCNN,
+    CinicCNN,
+    DigitsNet,
+    MnistCNN,
+    SoftmaxRegression,
+    count_parameters,
+)
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 SHAPES = [
@@ -80,3 +89,14 @@ def test_the_digits_network_learns_quickly() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.mark.parametrize("network", [CharGRU(), CharLSTM()])
+def test_no_character_is_seen_before_it_is_predicted(network):
+    codes = torch.randint(0, 80, (2, 9), generator=torch.Generator().manual_seed(0))
+    changed = codes.clone()
+    changed[:, 6] = (changed[:, 6] + 1) % 80
+    before, after = network(codes), network(changed)
+    assert before.shape == (2, 80, 9)
+    assert torch.equal(before[..., :6], after[..., :6])
+    assert not torch.equal(before[..., 6:], after[..., 6:])
