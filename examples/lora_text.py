@@ -26,7 +26,7 @@ def hugging_face():
         import peft
         import transformers
     except ImportError:
-        raise SystemExit("this example needs transformers and peft: pip install 'fl-lightning[text]'") from None
+        raise SystemExit("this example needs transformers and peft: pip install -e '.[text]'") from None
     transformers.utils.logging.set_verbosity_error()
     return transformers, peft
 

@@ -189,5 +189,5 @@ def test_lora_text_sends_adapters_alone(capsys):
 
 def test_lora_text_says_what_it_needs(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(SystemExit, match=r"pip install 'fl-lightning\[text\]'"):
+    with pytest.raises(SystemExit, match=r"pip install -e '\.\[text\]'"):
         load("lora_text").main()

@@ -90,6 +90,7 @@ def test_bad_options_are_one_line(options, message, tmp_path, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_strangers_algorithm_gets_a_row_and_the_rest_is_kept(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = ["suite", write(tmp_path), "--systems", "uniform", "--seeds", "0:2", "--out", "runs", "--jobs", "1"]
