@@ -220,6 +220,8 @@ def test_other_documented_options_are_known(capsys):
         main([name, "--help"])
     for name in ("show", "fetch"):
         main(["data", name, "--help"])
+    main(["data", "show", "--help"])
+    main(["data", "trace", "--help"])
     known = set(re.findall(r"--[\w-]+", capsys.readouterr().out)) | {f"--{key.name}" for key in catalogue.stored().keys}
     mentioned = {word for one in OPTIONS if one not in VALUES for word in one.words if word.startswith("--")}
     settings = {word for word in mentioned if word.startswith(("--loop.", "--data."))}
