@@ -128,7 +128,8 @@ def cell_table(rows: Sequence[Row], reference: str) -> Table:
     order = _ranked(values, sign)
     best = leaders(values, sign)
     time = min(row.seconds for row in rows)
-    lines, records = [], []
+    lines: list[tuple[str, ...]] = []
+    records: list[dict[str, str | float]] = []
     for name in order:
         runs = by_name[name]
         pair = statistics.paired(values[name], values.get(reference, {}))
