@@ -39,6 +39,8 @@ ELSEWHERE = {
     "ssh-keygen": "makes keys; tests/flower runs it",
     "fl-lightning diagnose runs/trial": "needs a checkpoint; tests/cli/test_diagnose_run.py makes one",
     "wandb sweep": "needs an account; tests/jobs/test_tuning.py fills its commands in and runs them",
+    "fl-lightning suite": "hundreds of runs; tests/jobs/test_suites.py makes a small one",
+    "python examples/lora_text.py": "needs the extra text; tests/test_examples.py runs it",
     "wandb agent": "needs an account; tests/jobs/test_tuning.py fills its commands in and runs them",
 }
 NOT_OURS = {"--dry-run": "wandb sync", "--index-url": "pip", "--quick": "benchmarks"}  # options of other programs

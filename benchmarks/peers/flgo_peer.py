@@ -59,7 +59,9 @@ def run(workload: Workload, pause: Callable[[dict], bool]) -> None:
         sys.path.insert(0, folder)
         Path("config.py").write_text(_CONFIG)
         flgo.gen_benchmark_from_file("made", "config.py", data_type="cv", task_type="classification")
-        flgo.gen_task_by_(importlib.import_module("made"), IIDPartitioner(workload.num_clients), "task")
+        made = importlib.import_module("made")
+        made.visualize = None  # a picture of the labels, which takes minutes
+        flgo.gen_task_by_(made, IIDPartitioner(workload.num_clients), "task")
         options = {
             "num_rounds": 10**6,
             "num_steps": workload.num_steps,
