@@ -5,7 +5,8 @@ from importlib.util import find_spec
 
 import pytest
 
-collect_ignore_glob = [] if find_spec("flwr") else ["fl_lightning/flower/*.py"]
+NEEDS = {"flwr": "fl_lightning/flower/*.py", "nvflare": "fl_lightning/nvflare/*.py"}
+collect_ignore_glob = [folder for package, folder in NEEDS.items() if find_spec(package) is None]
 
 # Threads without work sleep: while they wait in a loop, as is the default, they take the core of another worker.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded

@@ -187,6 +187,15 @@ def test_lora_text_sends_adapters_alone(capsys):
     assert "MB of adapters" in capsys.readouterr().out
 
 
+def test_a_logger_of_ones_own(tmp_path, monkeypatch):
+    pytest.importorskip("trackio")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+    logger = load("trackio_logger").TrackioLogger(run="one")
+    logger.log_metrics({"loss": 1.0}, step=1)
+    logger.finalize("success")
+    assert list(tmp_path.rglob("*.db"))
+
+
 def test_lora_text_says_what_it_needs(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(SystemExit, match=r"pip install -e '\.\[text\]'"):

@@ -1,7 +1,6 @@
 """The leaderboard of a suite: one row for each run, and a table for each data set and system."""
 
 import csv
-import html
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 
 from fl_lightning.report import statistics
 from fl_lightning.report.comparison import is_maximised
+from fl_lightning.report.page import render
 from fl_lightning.report.tables import Table, count, number, plus_minus
 from fl_lightning.runs.reading import Problem, Run, load_all
 from fl_lightning.theory.checks import Vector
@@ -23,12 +23,6 @@ _NOTE = (
     "95 % interval. Worst tenth: of the clients, on their own held-out data, after the last round. At N s: where all "
     "runs of this table have spent the same time on the clock."
 )
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
-<style>body{{font:15px/1.5 system-ui;margin:2rem auto;max-width:70rem;padding:0 1rem}}table{{border-collapse:collapse}}
-td,th{{padding:.2rem .7rem;border-bottom:1px solid #ddd;text-align:right}}
-td:first-child,th:first-child{{text-align:left}}
-</style><h1>{title}</h1>{body}</html>
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,18 +220,7 @@ def to_markdown(made: Sequence[Table]) -> str:
 
 def to_html(title: str, made: Sequence[Table], pages: Mapping[str, str]) -> str:
     """Return a page of all tables; each links to the report of its runs where there is one."""
-    parts = []
-    for table in made:
-        link = f' <a href="{html.escape(pages[table.name])}">curves</a>' if table.name in pages else ""
-        head, *body = (_line(row, "th" if row is table.header else "td") for row in (table.header, *table.rows))
-        parts.append(f"<h2>{html.escape(table.title)}{link}</h2><table>{head}{''.join(body)}</table>")
-        parts.append(f"<p>{html.escape(table.note)}</p>")
-    return _PAGE.format(title=html.escape(title), body="".join(parts))
-
-
-def _line(row: Sequence[str], kind: str) -> str:
-    cells = (f"<b>{cell[2:-2]}</b>" if cell.startswith("**") else html.escape(cell.strip("`")) for cell in row)
-    return f"<tr>{''.join(f'<{kind}>{cell}</{kind}>' for cell in cells)}</tr>"
+    return render("leaderboard", {"title": title, "made": made, "pages": pages})
 
 
 def _by_cell(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:

@@ -172,7 +172,8 @@ def test_nothing_that_takes_a_path_bytes_a_callable_or_a_command_can_be_named(pa
             continue
         named += 1
         assert inspect.isclass(part) or path.startswith("torchvision.models."), f"{path} is a function"
-        assert not allow_list.takes_something_risky(part), path
+        if not path.startswith("lightning.pytorch.loggers."):  # their folders: tests/config/test_loggers.py
+            assert not allow_list.takes_something_risky(part), path
         assert not any(
             word in path for word in ("load", "hub", "jit", "distributed", "subprocess", "cpp", "datapipes")
         ), path

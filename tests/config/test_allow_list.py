@@ -120,7 +120,8 @@ def test_nothing_unpickles():
     for folder in (configs.FOLDER.parent, configs.FOLDER.parent / "callbacks"):
         for path in folder.rglob("*.py"):
             text = path.read_text()
-            assert "import pickle" not in text, path
+            if path.name != "watch.py":  # whose unpickler knows numpy alone: tests/data/test_watch.py
+                assert "import pickle" not in text, path
             assert "weights_only=False" not in text, path
 
 

@@ -66,7 +66,7 @@ def test_what_is_held_out_of_a_client_is_its_last(plays):
     assert decode(held.own_batch(0, 1000)[0][:, 0].numpy()) == whole[held.sizes[0] :]
     assert decode(held.training().batch(0, np.arange(held.sizes[0]))[0][:, 0].numpy()) == whole[: held.sizes[0]]
     part = ValidationSplit(Shakespeare(min_characters=20, length=1), 0.25).load(0)
-    assert part.names == federation.names
+    assert list(part.names) == list(federation.names)
     assert decode(part.batch(0, np.arange(part.sizes[0]))[0][:, 0].numpy()) == whole[: part.sizes[0]]
 
 

@@ -211,7 +211,7 @@ def test_the_server_learns_nothing_of_an_error_on_a_node(asked, monkeypatch):
     [
         ({}, "no config"),
         ({"client": "3"}, "client='3'"),
-        ({"client": -1}, "client=-1"),
+        ({"client": -1}, "say by --client which of them this node is"),
         ({"client": 10}, "client=10 is not among the 10 clients"),
     ],
 )

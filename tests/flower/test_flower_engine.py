@@ -233,11 +233,18 @@ def test_missing_clients_are_named(tmp_path):
         run.loop.engine.questions.roster.meet(0.1)
 
 
-@pytest.mark.parametrize("algorithm", REFUSED)
+@pytest.mark.parametrize("algorithm", REFUSED[:2])
 def test_steps_of_simulated_clients_are_refused(algorithm, tmp_path):
     merged = config(algorithm, tmp_path / "run")
     with pytest.raises(ValueError, match="a step of simulated clients, which nodes would not make"):
         deployed(made_grid(merged, tmp_path), merged)
+
+
+def test_a_sampler_that_asks_nodes_for_their_labels_is_refused(tmp_path):
+    merged = config("fedcote", tmp_path / "run")
+    run = deployed(made_grid(merged, tmp_path), merged)
+    with pytest.raises(ValueError, match="labels of their data, which clients on other machines are not asked for"):
+        run.loop.engine.label_counts()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,20 @@ NAMES = [
     *(f"{data}_{name}" for data in configs.names("data") if data != "digits" for name in ("fedavg", "limitedfedacs")),
     "digits observed",
 ]
-COMMANDS = ["", "train", "compare", "report", "diagnose", "demo", "figure", "show", "dashboard", "deploy", "node", "suite"]
+COMMANDS = [
+    "",
+    "train",
+    "compare",
+    "report",
+    "diagnose",
+    "demo",
+    "figure",
+    "show",
+    "dashboard",
+    "deploy",
+    "node",
+    "suite",
+]
 COMMANDS += ["audit", "completion", "data", "data fetch", "data show", "data trace"]
 
 

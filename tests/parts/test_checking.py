@@ -16,7 +16,8 @@ from fl_lightning.theory.checks import one_of
 FREE_TEXT = {"monitor", "path", "root", "folder", "save_dir", "run_dir", "trace", "indices", "reason"}
 FREE_TEXT |= {"project", "name", "group", "job_type"}  # of a W&B run
 FREE_TEXT |= {"table", "test", "client", "label"}  # files and columns of a table
-NEEDED = {"burst_length": 2.0, "num_clients": 4, "target": 0.5, "bound": 1.0, "clients_per_round": 2}
+FREE_TEXT |= {"dataset", "split", "inputs", "revision"}  # of the Hub
+NEEDED = {"burst_length": 2.0, "num_clients": 4, "target": 0.5, "bound": 1.0, "clients_per_round": 2, "alpha": 0.1}
 NEEDED["sampler"] = samplers.Uniform()
 MODULES = (aggregators, callbacks, data, faults, samplers, solvers)
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from fl_lightning.cli import report
-from fl_lightning.config import compose as configs
 from fl_lightning.figures.style import BLUE, ORANGE, apart
 from fl_lightning.report import comparison, page
 from fl_lightning.report.axes import Scale
@@ -92,8 +91,8 @@ def test_findings_say_who_wins_even_if_it_is_not_the_reference(tmp_path):
     assert "0.4 is reached in all seeds by 2 of 3, with the least computation by scaffold" in said[-1]
 
 
-def test_a_page_of_all_algorithms_stays_below_a_megabyte(tmp_path):
-    for number in range(len(configs.names("algorithms"))):
+def test_a_page_of_forty_algorithms_stays_below_a_megabyte(tmp_path):
+    for number in range(40):
         for seed in range(3):
             make_run(tmp_path, f"algorithm{number:02}", seed, rounds=400, level=0.3 + number / 60)
     assert len(made(tmp_path).encode()) < 1_000_000
