@@ -278,12 +278,12 @@ def test_whole_configs_are_compared_under_their_own_names(tmp_path):
     assert [(job.data, job.algorithm) for job in planned] == [("mnist", "fedacs"), ("mnist", "fedavg")]
 
 
-def test_shares_of_threads_do_not_depend_on_what_is_left(monkeypatch):
+def testshares_of_threads_do_not_depend_on_what_is_left(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert compare._shares(None, None, 81) == (8, 1)
-    assert compare._shares(2, None, 81) == (2, 4)
-    assert compare._shares(None, None, 2) == (2, 4)
-    assert compare._shares(3, 1, 81) == (3, 1)
+    assert compare.shares(None, None, 81) == (8, 1)
+    assert compare.shares(2, None, 81) == (2, 4)
+    assert compare.shares(None, None, 2) == (2, 4)
+    assert compare.shares(3, 1, 81) == (3, 1)
 
 
 @pytest.mark.parametrize(
