@@ -1,6 +1,8 @@
 """What the tests share: offline W&B, and the package imported before Lightning."""
 
 import os
+import sys
+from collections.abc import Iterator
 
 import fl_lightning  # noqa: F401  isort: skip
 import matplotlib
@@ -20,6 +22,16 @@ def rng() -> np.random.Generator:
 def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the nodes of each test remember what they answered in a folder of their own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
+@pytest.fixture(autouse=True)
+def _own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget what a test imported from its folder: the next may write a module of the same name."""
+    yield
+    folder = str(tmp_path_factory.getbasetemp())
+    for name, module in list(sys.modules.items()):
+        if str(vars(module).get("__file__") or "").startswith(folder):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def run_compare(arguments, monkeypatch):
     _, jobs = compare._plan(parser_options, overrides)
     if all(job.merged["data"]["class_path"] in BUNDLED for job in jobs):
         return main(["compare", *arguments, "--seeds", "0:1", "--no-report", *SMALL])
-    for job in jobs:
+    for job in jobs[:3]:  # test_cli.py reads all configs
         building.parse(job.merged, overrides)
     return 0
 

@@ -54,14 +54,19 @@ def one_process(tmp_path_factory):
     return folder
 
 
-def with_two(names, folder):
-    finished(torchrun("--nproc_per_node", "2", SCRIPT, str(folder), ",".join(names), "--fabric.devices", "2"))
+def with_two(names, folder, *options):
+    finished(torchrun("--nproc_per_node", "2", SCRIPT, str(folder), ",".join(names), *options))
 
 
-def test_an_algorithm_of_each_kind_with_two_processes(one_process, tmp_path):
+def has_two(folder):
+    return re.search("devices: '?2", (folder / "config.yaml").read_text())
+
+
+def test_an_algorithm_of_each_kind_with_as_many_processes_as_torchrun_starts(one_process, tmp_path):
     with_two(KINDS, tmp_path)
     for name in KINDS:
         assert_equal(one_process / name, tmp_path / name)
+        assert has_two(tmp_path / name)
 
 
 FABRIC = (
@@ -76,11 +81,10 @@ def fabric_run(*arguments):
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-@pytest.mark.parametrize("start", [fabric_run, lambda *words: torchrun("--nproc_per_node", "2", *words)])
-def test_the_number_of_processes_is_that_of_the_launcher(start, one_process, tmp_path):
-    finished(start(SCRIPT, str(tmp_path), "fedacs"))
+def test_the_number_of_processes_is_that_of_fabric_run(one_process, tmp_path):
+    finished(fabric_run(SCRIPT, str(tmp_path), "fedacs"))
     assert_equal(one_process / "fedacs", tmp_path / "fedacs")
-    assert re.search("devices: '?2", (tmp_path / "fedacs" / "config.yaml").read_text())
+    assert has_two(tmp_path / "fedacs")
 
 
 def test_another_number_of_processes_than_the_launchers_is_refused(monkeypatch, capsys):
@@ -98,7 +102,7 @@ def test_another_number_of_processes_than_the_launchers_is_refused(monkeypatch, 
 @pytest.mark.slow
 def test_all_other_algorithms_with_two_processes(tmp_path):
     assert run_all(str(tmp_path / "one"), list(OTHERS), []) == 0
-    with_two(OTHERS, tmp_path / "two")
+    with_two(OTHERS, tmp_path / "two", "--fabric.devices", "2")
     for name in OTHERS:
         assert_equal(tmp_path / "one" / name, tmp_path / "two" / name)
 

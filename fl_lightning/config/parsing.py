@@ -70,7 +70,8 @@ def keys_of(value: type) -> tuple[str, ...]:
     return tuple(name for name in inspect.signature(value).parameters if name not in ("algorithm", "system"))
 
 
-def make_parser(keys: Collection[str] | None = None) -> ArgumentParser:
+@cache  # parsing changes nothing in it
+def make_parser(keys: tuple[str, ...] | None = None) -> ArgumentParser:
     """Return the parser of a complete configuration, or of some keys, which answers ten times faster.
 
     Args:
@@ -107,9 +108,6 @@ def add_loop_arguments(parser: ArgumentParser, keys: Collection[str]) -> None:
             parser.add_argument(f"--loop.{key}", type=base, required=True, help=text)
 
 
-_cached_parser = cache(make_parser)
-
-
 def instantiate(
     merged: Settings, keys: tuple[str, ...], overrides: Sequence[str] = (), trusted: Sequence[str] = ()
 ) -> Namespace:
@@ -117,7 +115,7 @@ def instantiate(
     wanted = {key: merged[key] for key in keys if key in merged}
     of_loop = {key: value for key, value in merged.get("loop", {}).items() if f"loop.{key}" in keys}
     wanted |= {"loop": of_loop} if of_loop else {}
-    parser = _cached_parser(keys)
+    parser = make_parser(keys)
     settings = parse_config(parser, wanted, overrides, trusted)
     try:
         with contextlib.redirect_stderr(io.StringIO()):
