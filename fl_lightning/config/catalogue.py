@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).resolve().parent.parent
 _OTHERS = ("jsonargparse", "lightning")  # whose versions change the catalogue too
 _MAX_BYTES = 5_000_000
+_NO_KEYS = ("config", "print_config", "print_shtab")  # jsonargparse adds the last when it parses for the first time
 _PLAIN = ("builtins", "types", "typing", "pathlib")  # modules whose classes are no parts
 _UNIONS: tuple[object, ...] = (typing.Union, types.UnionType, Literal)
 _Hint = Any  # a class, a union, an alias of typing, or a value of a Literal
@@ -172,7 +173,7 @@ def make_catalogue() -> Catalogue:
         if not inspect.isabstract(part) and not _is_protocol(part)
     }
     arguments = {part: _arguments(part) for part in sorted(paths, key=paths.__getitem__)}
-    keys = [action for action in _actions(make_parser()) if action.dest not in ("config", "print_config")]
+    keys = [action for action in _actions(make_parser()) if action.dest not in _NO_KEYS]
     kinds: _Kinds = {}
     waiting = list(keys)
     for action in waiting:  # which grows, from the outermost keys inwards

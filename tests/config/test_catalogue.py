@@ -12,7 +12,7 @@ import pytest
 
 from fl_lightning.callbacks import RayleighOutage
 from fl_lightning.cli.main import main
-from fl_lightning.config import catalogue
+from fl_lightning.config import building, catalogue, compose
 from fl_lightning.data import ByColumn
 from fl_lightning.engine import Engine
 from fl_lightning.parts.bases import DataSource, Partition
@@ -258,3 +258,8 @@ def test_types_in_words(hint, words):
 def test_a_choice_that_two_types_have_is_one():
     (precision,) = (key for key in catalogue.stored().keys if key.name == "fabric.precision")
     assert len(set(precision.choices)) == len(precision.choices) > 5
+
+
+def test_a_parser_that_has_parsed_has_no_other_keys():
+    building.parse(compose.compose(["toy_fedavg.yaml"]), [])
+    assert "print_shtab" not in {key.name for key in catalogue.make_catalogue().keys}
