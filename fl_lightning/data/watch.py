@@ -23,7 +23,7 @@ _PACKAGE = PackageFile(
     project="seglearn",
     name="seglearn-1.2.5-py3-none-any.whl",
     num_bytes=11_320_941,
-    sha256="ec6b952c85c9627050102854b372d85951563d3b990df677d7c55547e87413dd",
+    digest="ec6b952c85c9627050102854b372d85951563d3b990df677d7c55547e87413dd",
 )
 _HEADER = 128  # bytes before the pickle
 _MEAN = (-0.008, 0.379, -0.147, 0.025, -0.002, 0.012)  # of acceleration and rotation along three axes each

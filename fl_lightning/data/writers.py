@@ -21,12 +21,12 @@ _IDS = {
     "train": PinnedFile(
         name="qmnist-train-labels-idx2-int.gz",
         num_bytes=463_024,
-        sha256="2c05dc77f6b916b38e455e97ab129a42a444f3dbef09b278a366f82904e0dd9f",
+        digest="2c05dc77f6b916b38e455e97ab129a42a444f3dbef09b278a366f82904e0dd9f",
     ),
     "test": PinnedFile(
         name="qmnist-test-labels-idx2-int.gz",
         num_bytes=526_800,
-        sha256="9fbcbe594c3766fdf4f0b15c5165dc0d1e57ac604e01422608bb72c906030d06",
+        digest="9fbcbe594c3766fdf4f0b15c5165dc0d1e57ac604e01422608bb72c906030d06",
     ),
 }
 _COLUMNS = 8  # label, part of NIST, writer, ...

@@ -49,7 +49,7 @@ def linked(kind, target):
 
 def pinned(content, kind=PackageFile, **more):
     digest = hashlib.sha256(content).hexdigest()
-    return kind(name="some-1.0.tar.gz", num_bytes=len(content), sha256=digest, **more)
+    return kind(name="some-1.0.tar.gz", num_bytes=len(content), digest=digest, **more)
 
 
 @pytest.mark.parametrize("pack", [tarred, zipped])
@@ -100,7 +100,7 @@ def test_a_file_that_is_put_into_the_root_is_taken_and_one_that_is_wrong_is_not(
     assert file.obtain(tmp_path, ()) == CONTENT
     for wrong in (CONTENT[:-1], CONTENT + b"!", b"!" + CONTENT[1:], b""):
         (tmp_path / file.name).write_bytes(wrong)
-        with pytest.raises(ValueError, match=r"some-1\.0.* is damaged or not the right file .*start again"):
+        with pytest.raises(ValueError, match=r"some-1\.0.* is damaged or not the right file: .*start again"):
             file.obtain(tmp_path, ())
 
 
@@ -235,7 +235,7 @@ def test_two_processes_fetch_once(index, tmp_path):
     program = (
         "import sys; from fl_lightning.data.archives import PackageFile\n"
         f"file = PackageFile(project='some', name='some-1.0.tar.gz', num_bytes={len(packed)},"
-        f" sha256='{hashlib.sha256(packed).hexdigest()}')\n"
+        f" digest='{hashlib.sha256(packed).hexdigest()}')\n"
         "print(len(file.members(sys.argv[1], ['data'])[0]))"
     )
     both = [

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torchvision import datasets
 
-from fl_lightning.data import fashion, load_fashion
-from fl_lightning.data.archives import PinnedFile, unpacked
+from fl_lightning.data import FashionMNIST, load_fashion, mnist
+from fl_lightning.data.archives import unpacked
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -44,11 +44,9 @@ def made(monkeypatch, tmp_path):
     package = debian(
         {f"./usr/share/datasets/fashion-mnist/{name}.gz": gzip.compress(value) for name, value in contents.items()}
     )
-    digest = hashlib.sha256(package).hexdigest()
-    file = PinnedFile(name=fashion._PACKAGE.name, num_bytes=len(package), sha256=digest)
-    md5 = {name: hashlib.md5(value).hexdigest() for name, value in contents.items()}
-    monkeypatch.setattr(fashion, "_PACKAGE", file)
-    monkeypatch.setattr(fashion, "_FILES", replace(fashion._FILES, md5=md5))
+    file = replace(mnist._FASHION.package, num_bytes=len(package), digest=hashlib.sha256(package).hexdigest())
+    md5 = tuple(hashlib.md5(value).hexdigest() for value in contents.values())
+    monkeypatch.setattr(mnist, "_FASHION", replace(mnist._FASHION, package=file, md5=md5))
     monkeypatch.setattr(datasets.FashionMNIST, "mirrors", ["http://127.0.0.1:9/"])
     monkeypatch.setenv("PATH", str(tmp_path))  # no apt-get
     return package, contents
@@ -58,17 +56,17 @@ def test_a_debian_package_that_is_put_into_the_root_is_taken(made, tmp_path):
     package, contents = made
     with pytest.raises(FileNotFoundError, match=r"apt-get is not installed\. Put the four files .*FashionMNIST"):
         load_fashion(tmp_path)
-    (tmp_path / fashion._PACKAGE.name).write_bytes(package)
+    (tmp_path / mnist._FASHION.package.name).write_bytes(package)
     images = load_fashion(tmp_path)
     assert images.train_images.numpy().tobytes() == contents[NAMES[0]][16:]
     assert images.test_labels.tolist() == list(contents[NAMES[3]][8:])
-    (tmp_path / fashion._PACKAGE.name).unlink()
+    (tmp_path / mnist._FASHION.package.name).unlink()
     assert torch.equal(load_fashion(tmp_path).train_images, images.train_images)
 
 
 @pytest.mark.parametrize("cut", [10, 100, -1])
 def test_a_cut_package_is_refused(made, tmp_path, cut):
-    (tmp_path / fashion._PACKAGE.name).write_bytes(made[0][:cut])
+    (tmp_path / mnist._FASHION.package.name).write_bytes(made[0][:cut])
     with pytest.raises(ValueError, match="damaged or not the right file"):
         load_fashion(tmp_path)
     assert not (tmp_path / "FashionMNIST").exists()
@@ -85,5 +83,5 @@ def test_a_package_that_is_a_bomb_is_refused():
 def test_the_real_pictures():
     images = load_fashion(Path(os.environ.get("FL_LIGHTNING_DATA", "datasets")))
     assert images.train_images.shape == (60_000, 1, 28, 28)
-    assert images.train_labels.bincount().tolist() == list(fashion.FashionMNIST.class_sizes)
+    assert images.train_labels.bincount().tolist() == list(FashionMNIST.class_sizes)
     assert images.test_labels.bincount().tolist() == [1000] * 10

@@ -31,7 +31,8 @@ def test_normalise_against_numpy():
 class Made(ImageSource):
     mean, std = (0.0,) * 3, (1.0,) * 3
 
-    def images(self):
+    @staticmethod
+    def read(root):
         return IMAGES
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -167,12 +168,11 @@ def test_bad_orders_are_refused_in_one_line(arguments, said, files, tmp_path, mo
 
 def test_a_recording_is_taken_from_the_folder_with_its_checksum_alone(tmp_path, monkeypatch):
     wanted = recorded.RECORDINGS["flash"]
-    path = tmp_path / wanted.file
+    path = tmp_path / wanted.name
     path.write_text(json.dumps(STATES))
     with pytest.raises(ValueError, match="is damaged or not the right file: sha256"):
         recorded.recording("flash", tmp_path)
-    digests = {name: hashlib.new(name, path.read_bytes()).hexdigest() for name in ("md5", "sha256")}
-    own = recorded.Recording(file=wanted.file, path=wanted.path, **digests)
+    own = replace(wanted, digest=hashlib.sha256(path.read_bytes()).hexdigest())
     monkeypatch.setitem(recorded.RECORDINGS, "flash", own)
     assert len(read_states(recorded.recording("flash", tmp_path))) == 2
     page = tmp_path / "page" / wanted.path

@@ -25,7 +25,7 @@ def made(monkeypatch, tmp_path):
     (tmp_path / name).write_bytes(packed)
     address = ((tmp_path / name).as_uri(), hashlib.md5(packed).hexdigest())
     monkeypatch.setattr(datasets.QMNIST, "resources", {"train": [("http://127.0.0.1:9/images.gz", ""), address]})
-    file = PinnedFile(name=name, num_bytes=len(packed), sha256=hashlib.sha256(packed).hexdigest())
+    file = PinnedFile(name=name, num_bytes=len(packed), digest=hashlib.sha256(packed).hexdigest())
     monkeypatch.setattr(writers, "_IDS", {"train": file})
     images = torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1).expand(6, 1, 28, 28)
     labels = torch.arange(6)
