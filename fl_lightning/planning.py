@@ -9,9 +9,9 @@ import numpy as np
 
 from fl_lightning import theory
 from fl_lightning.algorithms import Algorithm, System, TargetWeights
-from fl_lightning.asynchronous import AsynchronousSelection
 from fl_lightning.parts.protocols import Probe
 from fl_lightning.parts.traits import SamplerTraits, ScheduleTraits, traits_of_schedule
+from fl_lightning.samplers.selection import Selection
 from fl_lightning.seeding import Purpose, forecast_round, generator
 from fl_lightning.system.traces import KINDS, read_numbers
 from fl_lightning.types import Cohort, Conditions, Expectation, IntVector, Profiles, RoundPlan, Updates, Vector
@@ -132,9 +132,10 @@ class Planner:
         sampling, rng = self.algorithm.sampling, self._draws(index)
         rate = self.base_rate(index)
         profiles = self.profiles(self.conditions(index) if conditions is None else conditions, rate)
-        if isinstance(sampling, AsynchronousSelection):  # the work of the jobs that end in this round
+        if isinstance(sampling, Selection):  # who may ask for other work, such as that of jobs that end in this round
             num_steps = sampling.arrange(profiles, index, self.seed)
-            profiles = self.profiles(replace(profiles.conditions, num_steps=num_steps), rate)
+            if num_steps is not profiles.num_steps:
+                profiles = self.profiles(replace(profiles.conditions, num_steps=num_steps), rate)
         sampling.ask(profiles, probe, rng)
         plan = self.calibrated(self.undrawn(profiles, index, rate))
         cohort, expected = sampling.configure_cohort(plan.cohort, rng), plan.expected

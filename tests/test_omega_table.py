@@ -157,6 +157,17 @@ def within_tolerance(rounds: int):
     return omega
 
 
+def rectified(gamma: float):
+    def omega(w, q, a, gain):
+        """A remembered update counts by its age, which is geometric; q of several rounds are unrelated."""
+        m = a.shape[-1]
+        k = m // 2 if m % 5 else 2 * m // 5
+        arriving = (1 - (1 - w) ** k) * (1 - q.mean(axis=0))
+        return w * gain * arriving / (1 - gamma * (1 - arriving))
+
+    return omega
+
+
 def label_matched(w, q, a, gain):
     """The shares of arrivals nearest to FedAvg's whose labels are mixed as in all data; nobody's is below 0 here."""
     mixes = made_labels(w.shape[-1]) / made_labels(w.shape[-1]).sum(axis=1, keepdims=True)
@@ -218,6 +229,8 @@ ALGORITHMS = [
     Algorithm("FedVARP, importance", IMPORTANCE, lambda: VARP("importance"), links_corrected),
     Algorithm("FedVARP, normalised", IMPORTANCE, lambda: VARP(normalize_memory=True), both_corrected),
     Algorithm("MIFA", IMPORTANCE, aggregators.MemorizedMean, links_corrected),
+    Algorithm("FedAR", IMPORTANCE, aggregators.RectifiedMean, rectified(0.9)),
+    Algorithm("FedAR, short memory", IMPORTANCE, lambda: aggregators.RectifiedMean(0.5), rectified(0.5)),
     Algorithm("FedStale", IMPORTANCE, aggregators.StaleMixture, links_corrected),
     Algorithm("FedAU", IMPORTANCE, aggregators.ParticipationIntervals, links_corrected),
     Algorithm("Debiasing FedAvg", IMPORTANCE, aggregators.EstimatedParticipation, links_corrected, num_rounds=640),
@@ -330,6 +343,7 @@ SELECTIONS = [
     Algorithm("FedExP", IMPORTANCE, lambda: aggregators.Extrapolated(MEAN()), exact),
     Algorithm("CA-Fed", samplers.CorrelationAware, MEAN, exact),
     Algorithm("Oort", samplers.UtilityBased, MEAN, exact),
+    Algorithm("PyramidFL", lambda: samplers.UtilityBased(most_work=11.0), MEAN, exact, limit=4),
     Algorithm("TiFL", samplers.Tiers, MEAN, exact),
 ]
 

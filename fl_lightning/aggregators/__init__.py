@@ -5,6 +5,7 @@ from fl_lightning.aggregators.cafedavg import CommunicationAware, CommunicationA
 from fl_lightning.aggregators.client_rows import RowStorage
 from fl_lightning.aggregators.debiased import EstimatedParticipation
 from fl_lightning.aggregators.favano import ReweightedProgress
+from fl_lightning.aggregators.fedar import RectifiedMean
 from fl_lightning.aggregators.fedau import ParticipationIntervals
 from fl_lightning.aggregators.fedavg import AnonymousMean
 from fl_lightning.aggregators.feddyn import DynamicRegularizer
@@ -59,6 +60,7 @@ __all__ = [
     "PostponedBroadcast",
     "PushPull",
     "RecentMean",
+    "RectifiedMean",
     "ReweightedProgress",
     "RobustAggregator",
     "RowStorage",

@@ -142,6 +142,7 @@ class AsynchronousSelection(Remembers, Selection):
         clients, ages, counts = (np.concatenate(column) for column in zip(*seen, strict=True))
         return clients, ages, counts
 
+    @override
     def arrange(self, profiles: Profiles, index: int, seed: int) -> IntVector:
         """Find the uploads of a round, and return T of all clients: of those who send, that of their job, (M,)."""
         if profiles.available is not None:

@@ -1,4 +1,4 @@
-"""Oort: clients from whom the model can learn much, and soon."""
+"""Oort and PyramidFL: clients from whom the model can learn much, and soon."""
 
 import numpy as np
 from typing_extensions import override
@@ -22,6 +22,15 @@ class UtilityBased(Sampler):
     as they are: the objective depends on the data. Read from the authors' code; u there takes the square root of the
     mean squared loss of the examples, of which a client here uploads the mean.
 
+    PyramidFL (Li et al. 2022) asks clients for more work where they would wait for the slowest:
+
+    .. math:: T_m' = \min\Bigl(O_m, \Bigl\lfloor T_m \min\Bigl(b, \frac{D'}{d_m}\Bigr) \Bigr\rfloor\Bigr)
+        \ \mathrm{where}\ d_m < D', \qquad D' = \mathrm{E}\bigl[\max_{m\ \mathrm{drawn}} d_m\bigr]
+
+    with T the steps that all are asked for (``loop.max_local_steps``; without it nobody has more to give), O those that
+    a client offers, and D' as if clients were drawn independently. The authors' code multiplies epochs; that it lets
+    clients of little utility upload a part of the model is left out (:mod:`fl_lightning.uploads` has such steps).
+
     Args:
         exploration: epsilon in the first round.
         decay: Factor on it per round.
@@ -31,6 +40,7 @@ class UtilityBased(Sampler):
         cut_off: The share of U from which on clients are in the choice.
         clip: Quantile of u above which no client's counts.
         pace: Rounds after which D is looked at.
+        most_work: b, at least 1, which is Oort: nobody is asked for more.
     """
 
     traits = SamplerTraits(learns=True, looks_at_updates=True, needs_seconds=True, scope="none")
@@ -47,19 +57,21 @@ class UtilityBased(Sampler):
         cut_off: float = 0.7,
         clip: float = 0.9,
         pace: int = 20,
+        most_work: float = 1.0,
     ) -> None:
         shares = {"exploration": exploration, "decay": decay, "preferred": preferred, "cut_off": cut_off, "clip": clip}
         for name, value in shares.items():
             if not 0 < value <= 1:
                 raise ValueError(f"{name}={value} must be above 0 and at most 1")
-        if not 0 <= least_exploration <= exploration or not penalty >= 0 or pace < 1:
+        if not 0 <= least_exploration <= exploration or not penalty >= 0 or pace < 1 or not 1 <= most_work < np.inf:
             raise ValueError(
                 f"least_exploration={least_exploration} must be in [0, exploration={exploration}], penalty={penalty} "
-                f"must not be negative, and pace={pace} must be at least 1"
+                f"must not be negative, pace={pace} must be at least 1, and most_work={most_work} a number from 1 up"
             )
         self.exploration, self.decay, self.least_exploration = exploration, decay, least_exploration
         self.penalty, self.cut_off = penalty, cut_off
         self.clip, self.pace = clip, pace
+        self.most_work = most_work
         self._preferred = preferred
         self._losses: Vector = np.empty(0)  # NaN of those not known
         self._when: IntVector = np.empty(0, dtype=np.int64)
@@ -87,6 +99,18 @@ class UtilityBased(Sampler):
             pool = pool if np.count_nonzero(pool) >= total - new else np.where(known, np.maximum(scores, 1e-9), 0.0)
             amounts = amounts + capped_shares(pool, np.ones(len(weights)), total - new)
         return amounts / amounts.sum()
+
+    @override
+    def asked_steps(self, profiles: Profiles, num_draws: int) -> IntVector:
+        if self.most_work == 1:
+            return profiles.num_steps
+        seconds = profiles.seconds
+        order = np.argsort(-seconds, kind="stable")  # the slowest first
+        drawn = np.minimum(1.0, num_draws * self.probabilities(profiles, num_draws))[order]
+        slowest = drawn * np.cumprod(np.append(1.0, 1 - drawn[:-1]))  # drawn, and nobody slower
+        length = float(slowest @ seconds[order] / slowest.sum())
+        more = profiles.num_steps * np.clip(length / np.maximum(seconds, 1e-9), 1.0, self.most_work)
+        return np.minimum(more.astype(np.int64), profiles.conditions.offered_steps)
 
     def _scores(self, utilities: Vector, when: IntVector) -> Vector:
         clipped = np.minimum(utilities, np.quantile(utilities, self.clip, method="higher"))

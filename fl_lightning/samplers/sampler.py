@@ -207,6 +207,10 @@ class Sampler(Remembers):
         """Return K, given what the configuration asks for."""
         return requested
 
+    def asked_steps(self, profiles: Profiles, num_draws: int) -> IntVector:
+        """Return T that each client is asked for, no more than it offers, (M,)."""
+        return profiles.num_steps
+
     def draw(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
         """Return how often each client is drawn, (M,)."""
         drawing = self.drawing

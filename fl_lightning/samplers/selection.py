@@ -12,7 +12,7 @@ from fl_lightning.parts.protocols import Forecast, Probe
 from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers import Drawing, Sampler, WithReplacement
 from fl_lightning.theory.checks import one_of
-from fl_lightning.types import BoolVector, Cohort, Profiles, RoundResult, Vector
+from fl_lightning.types import BoolVector, Cohort, IntVector, Profiles, RoundResult, Vector
 
 Absent = Literal["corrected", "replaced"]
 
@@ -100,6 +100,10 @@ class Selection(Sampling):
     def start(self, forecast: Forecast) -> None:
         """Let the sampler look at typical rounds."""
         self.sampler.start(forecast)
+
+    def arrange(self, profiles: Profiles, index: int, seed: int) -> IntVector:
+        """Return T that clients are asked for in a round, (M,)."""
+        return self.sampler.asked_steps(_of_reachable(profiles), self._num_there(profiles))
 
     def ask(self, profiles: Profiles, probe: Probe | None, rng: np.random.Generator) -> None:
         """Let the sampler ask clients, if it does."""

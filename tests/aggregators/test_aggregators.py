@@ -29,6 +29,7 @@ from fl_lightning.aggregators import (
     PostponedBroadcast,
     PushPull,
     RecentMean,
+    RectifiedMean,
     ReweightedProgress,
     ServerAdam,
     ServerMomentum,
@@ -44,6 +45,18 @@ from reference.made_rounds import EMPTY_ROUNDS, D, K, M, made_rounds, played, tr
 from systems import made_plan
 
 Make = Callable[[], Aggregator]
+
+
+def fedar(gamma):
+    def step(memory, r, x):
+        """The last update of everybody by its age, over the weight of who ever arrived."""
+        rows = memory.setdefault("rows", {})
+        rows |= {m: (r.index, r.delta(m, x)) for m in range(M) if r.z[m] > 0}
+        total = sum((r.w[m] * gamma ** (r.index - when) * y for m, (when, y) in rows.items()), np.zeros(D))
+        return r.lr * r.scale * total / max(sum(r.w[m] for m in rows), 1e-12)
+
+    return step
+
 
 MEMORYLESS: dict[str, tuple[Make, Callable]] = {
     "FedAvg": (AnonymousMean, reference.fedavg),
@@ -85,6 +98,8 @@ RESTLESS: dict[str, tuple[Make, Callable]] = {
     "FedVARP paper normalised": (lambda: LastKnownUpdates("paper", True), reference.fedvarp("paper", True)),
     "MIFA": (MemorizedMean, reference.mifa),
     "ACED": (lambda: RecentMean(2), reference.aced(2)),
+    "FedAR": (lambda: RectifiedMean(0.7), fedar(0.7)),
+    "FedAR is MIFA over who ever arrived": (lambda: RectifiedMean(1.0), fedar(1.0)),
     "SAFA": (lambda: LagTolerant(1), reference.safa(1)),
     "FedStale": (lambda: StaleMixture(0.3), reference.fedstale(0.3)),
     "FOCUS": (PushPull, reference.tracking(common=False)),
@@ -336,6 +351,7 @@ def test_clients_that_never_arrive_have_no_part_in_what_memory_optimises() -> No
         (lambda: CommunicationAwareNormalizedMean("gamma"), "tau='gamma'"),
         (lambda: IncompleteWork(0), "nominal_steps=0"),
         (lambda: LastKnownUpdates("is"), "variant='is' is unknown"),
+        (lambda: RectifiedMean(0.0), r"gamma=0\.0 must be above 0 and at most 1"),
         (lambda: StaleMixture(1.5), r"beta=1\.5 must be between 0 and 1"),
         (lambda: ParticipationIntervals(cutoff=0), "cutoff=0"),
         (lambda: ParticipationIntervals(server_lr=0), "server_lr=0"),

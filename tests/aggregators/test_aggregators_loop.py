@@ -27,6 +27,7 @@ from fl_lightning.aggregators import (
     PostponedBroadcast,
     PushPull,
     RecentMean,
+    RectifiedMean,
     ReweightedProgress,
     ServerAdam,
     ServerMomentum,
@@ -65,6 +66,7 @@ MAKERS: list[Callable[[], Aggregator]] = [
     LagTolerant,
     PushPull,
     RecentMean,
+    RectifiedMean,
     ReweightedProgress,
     UplinkMerge,
 ]

@@ -35,7 +35,7 @@ SIX = ["--loop.rounds", "6", "--checkpoint.min_seconds", "0", "--checkpoint.keep
 MEASURED = {"wall_time", "training_seconds"}  # columns that hold real seconds
 # Who is drawn depends on trained weights, so that elsewhere a last bit may choose another of two like clients.
 CHOOSING = {"digits_divfl", "digits_clustered", "digits_hics", "digits_powerofchoice", "digits_delta", "digits_os"}
-CHOOSING |= {"digits_cafed", "digits_oort", "digits_tifl"}
+CHOOSING |= {"digits_cafed", "digits_oort", "digits_pyramidfl", "digits_tifl"}
 REFUSED = {"toy_fedcote"}  # data without classes
 ALL = [f"{data}_{algorithm}" for data in ("digits", "toy") for algorithm in configs.names("algorithms")]
 NAMES = [name for name in ALL if name not in REFUSED]
