@@ -10,6 +10,7 @@ from typing import Literal
 
 from fl_lightning.aggregators import Aggregator, AnonymousMean
 from fl_lightning.parts.bases import Channel, Sampling, Schedule, check_part
+from fl_lightning.personal import Personal
 from fl_lightning.samplers import Importance
 from fl_lightning.samplers.selection import Selection
 from fl_lightning.server import Averaging, Calibration, ExponentialAverage, FaultPolicy, RateSchedule
@@ -38,6 +39,7 @@ class Algorithm:
             ``auto``: the harmonic mean of T, see :meth:`fl_lightning.planning.Planner.step_limit`.
         local_parameters: Patterns of the names of parameters and buffers that stay at the clients, such as
             ``["head.*", "*.bn*"]``, see :class:`fl_lightning.engine.local_parts.LocalParts`.
+        personal: What clients train for themselves beside the update that they send, such as a model of their own.
         lr_schedule: Multiplies the base learning rate in each round; constant by default.
         faults: What becomes of updates that are not finite.
 
@@ -53,6 +55,7 @@ class Algorithm:
     uploads: Uploads
     max_local_steps: StepLimit
     local_parameters: Sequence[str]
+    personal: Personal | None
     lr_schedule: RateSchedule
     faults: FaultPolicy
 
@@ -67,6 +70,7 @@ class Algorithm:
         uploads: Sequence[Upload] = (),
         max_local_steps: StepLimit = None,
         local_parameters: Sequence[str] = (),
+        personal: Personal | None = None,
         lr_schedule: RateSchedule | None = None,
         faults: FaultPolicy | None = None,
     ) -> None:
@@ -87,6 +91,7 @@ class Algorithm:
             uploads=Uploads(uploads),
             max_local_steps=max_local_steps,
             local_parameters=local_parameters,
+            personal=personal,
             lr_schedule=lr_schedule or RateSchedule(),
             faults=faults or FaultPolicy(),
         )

@@ -75,6 +75,9 @@ class ClientRows(Remembers):
         """How many clients have a row of their own."""
         return len(self._clients)
 
+    def __contains__(self, client: int) -> bool:
+        return bool(self._slots[client] >= 0)
+
     @property
     def clients(self) -> IntVector:
         """Who has a row of their own, in the order in which they came."""

@@ -169,7 +169,8 @@ def without_algorithm(merged: Settings) -> Settings:
     if draws is not None:
         loop["sampling"]["init_args"]["clients_per_round"] = draws
     loop["aggregator"] = base["aggregator"]
-    loop.pop("uploads", None)
+    for key in ("uploads", "personal"):
+        loop.pop(key, None)
     return neutral
 
 

@@ -27,7 +27,7 @@ from fl_lightning.runs import safe_yaml
 
 _OWN = (
     *("aggregators", "asynchronous", "callbacks", "data", "engine", "module", "networks"),
-    *("samplers", "server", "solvers", "system", "uploads"),
+    *("personal", "samplers", "server", "solvers", "system", "uploads"),
 )  # fmt: skip
 _LISTED = {"fl_lightning", "lightning", "torch", "torchmetrics", "torchvision"}  # of which something is on the list
 _LIGHTNING = ("EarlyStopping", "LearningRateMonitor")

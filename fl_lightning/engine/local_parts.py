@@ -14,6 +14,8 @@ from fl_lightning.parts.protocols import Engine, Handout
 from fl_lightning.server.faults import finite_rows
 from fl_lightning.types import Asked, IntVector, ModelState, RoundPlan, Updates, Vector
 
+LAST_LAYER = "last layer"
+
 
 class LocalParts(Remembers):
     """Keeps each client's own values of some parameters and buffers (FedBN, local heads).
@@ -25,7 +27,7 @@ class LocalParts(Remembers):
 
     Args:
         patterns: Names of parameters and float buffers as in ``named_parameters``, with the wildcards of ``fnmatch``:
-            ``["head.*", "*.bn*"]``.
+            ``["head.*", "*.bn*"]``; ``last layer`` stands for what is trained in the same part as the last parameter.
     """
 
     memory = ("patterns", "weights", "buffers")
@@ -34,6 +36,7 @@ class LocalParts(Remembers):
         self.patterns = list(patterns)
         self.weights: dict[int, torch.Tensor] = {}  # own values of each client that has trained, (k,)
         self.buffers: dict[int, torch.Tensor] = {}
+        self._names: list[str] = []  # the patterns as they fit the module
         self._places = self._buffer_places = torch.empty(0, dtype=torch.int64)
 
     def setup(self, module: nn.Module, state: ModelState) -> None:
@@ -47,7 +50,9 @@ class LocalParts(Remembers):
             if buffer.is_floating_point()
         ]
         names = [name for name, _ in trained + float_buffers]
-        for pattern in self.patterns:
+        last = trained[-1][0].rpartition(".")[0]
+        self._names = [(f"{last}.*" if last else "*") if each == LAST_LAYER else each for each in self.patterns]
+        for pattern in self._names:
             if not any(fnmatchcase(name, pattern) for name in names):
                 shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
                 raise ValueError(f"local_parameters={pattern!r} fits no trainable parameter and no buffer of: {shown}")
@@ -62,8 +67,12 @@ class LocalParts(Remembers):
                 f"local_parameters needs the flat state to hold the module's parameters and float buffers in order: "
                 f"found {sum(lengths)} values by name, but the state has {total}"
             )
-        stays = [any(fnmatchcase(name, pattern) for pattern in self.patterns) for name, _ in named]
+        stays = [any(fnmatchcase(name, pattern) for pattern in self._names) for name, _ in named]
         return torch.from_numpy(np.flatnonzero(np.repeat(np.array(stays, dtype=bool), lengths)))
+
+    def marks(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return which weights stay at a client, (d,)."""
+        return torch.zeros_like(weights, dtype=torch.bool).index_fill(0, self._places, True)
 
     @property
     def num_kept(self) -> tuple[int, int]:

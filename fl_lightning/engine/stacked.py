@@ -12,7 +12,7 @@ from torch.func import grad_and_value, vmap
 from fl_lightning.engine.client import ClientTrainer, precise
 from fl_lightning.engine.memory import give_back, is_out_of_memory
 from fl_lightning.engine.model import training_loss
-from fl_lightning.engine.ways import SideBySide, empty_updates, train_row
+from fl_lightning.engine.ways import SideBySide, empty_updates, stepping, train_row
 from fl_lightning.parts.protocols import Batch, LocalWork, global_weights, no_shift
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
@@ -145,7 +145,9 @@ class Stacked(SideBySide):
                     train_row(trainer, row, state, work, updates)
                 raise
 
-        with self.prepared(training=True):
+        single, stacked = self.trainers, list(self.stack_trainers.values())
+        step = work.handout.step
+        with self.prepared(training=True), stepping(single, step), stepping(stacked, step):
             self.spread(task, range(len(stacks)))
         return updates
 

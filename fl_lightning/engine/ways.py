@@ -5,16 +5,20 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 import numpy as np
 import torch
 from lightning.fabric import Fabric
+from typing_extensions import override
 
 from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.hooks import redirected_logs
 from fl_lightning.engine.machine import kept_streams, tuned
 from fl_lightning.engine.model import naming_client
-from fl_lightning.parts.protocols import LocalWork, Trains
+from fl_lightning.parts.protocols import LocalWork, Step, Trains
+from fl_lightning.solvers import LocalSteps, Solver
+from fl_lightning.solvers.solver import StepsOfOptimizer
 from fl_lightning.types import IntVector, ModelState, Updates, Vector
 
 Task = Callable[[ClientTrainer, int], None]  # what is done for one row of a round, by whichever trainer is free
@@ -39,6 +43,52 @@ def empty_updates(state: ModelState, clients: IntVector, work: LocalWork) -> Upd
     )
 
 
+class _Stepper(Protocol):
+    solver: Solver
+
+
+class _Around(Solver):
+    """A solver each of whose steps something else is made around."""
+
+    def __init__(self, inner: Solver, make: Step) -> None:
+        self.inner, self.make = inner, make
+        self.clip = inner.clip
+
+    @override
+    def begin(
+        self, weights: torch.Tensor, gradient: torch.Tensor, parameters: Sequence[torch.nn.Parameter], lr: float
+    ) -> LocalSteps:
+        return _StepsAround(self.inner.begin(weights, gradient, parameters, lr), self.make, weights, gradient)
+
+
+class _StepsAround:
+    def __init__(self, inner: LocalSteps, make: Step, weights: torch.Tensor, gradient: torch.Tensor) -> None:
+        self.inner, self.make = inner, make
+        self.weights, self.gradient = weights, gradient
+        if isinstance(inner, StepsOfOptimizer):
+            self.optimizer = inner.optimizer
+
+    def step(self) -> None:
+        self.make(self.inner.step, self.gradient, self.weights)
+
+    def narrow(self, num_rows: int) -> None:
+        self.inner.narrow(num_rows)
+        self.weights, self.gradient = self.weights[:num_rows], self.gradient[:num_rows]
+
+
+@contextmanager
+def stepping(steppers: Sequence[_Stepper], make: Step | None) -> Iterator[None]:
+    """Let something be made around each local step, where that is asked for."""
+    solvers = [each.solver for each in steppers]
+    for each, solver in zip(steppers, solvers, strict=True):
+        each.solver = solver if make is None else _Around(solver, make)
+    try:
+        yield
+    finally:
+        for each, solver in zip(steppers, solvers, strict=True):
+            each.solver = solver
+
+
 class OneByOne:
     """Trains clients one after another, by the first trainer; the other ways spread the same tasks differently."""
 
@@ -54,7 +104,7 @@ class OneByOne:
         """Train each client from the global state and return what they send back, in the given order."""
         updates = empty_updates(state, clients, work)
         longest_first = np.argsort(-updates.num_steps, kind="stable").tolist()
-        with self.prepared(training=True):
+        with self.prepared(training=True), stepping(self.trainers, work.handout.step):
             self.spread(lambda trainer, row: train_row(trainer, row, state, work, updates), longest_first)
         return updates
 

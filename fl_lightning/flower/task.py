@@ -127,6 +127,11 @@ def check_deployable(loop: FederatedLoop, max_steps: int | None) -> None:
         raise ConfigError(
             "loop.local_parameters stay at simulated clients, but nodes would send them: leave them out to deploy"
         )
+    if algorithm.personal is not None:
+        raise ConfigError(
+            f"loop.personal={type(algorithm.personal).__name__} is kept for simulated clients, and nodes would not "
+            "train it: leave it out to deploy"
+        )
     own = next((step for step in algorithm.uploads.steps if not step.traits.at_server), None)
     if own is not None:
         raise ConfigError(

@@ -241,6 +241,8 @@ class FederatedLoop:
         """Return what became of a round: its costs and the evaluation of the new model."""
         plan, asks = received.plan, self.planner.sampling_traits.asks
         costs = self.system.clock.charged(plan, received.delivered, self.algorithm.aggregator, asks, asked)
+        if self.algorithm.personal is not None:
+            costs = self.algorithm.personal.charged(costs, plan, self.system.clock)
         self.spent.add(costs)
         metrics, class_accuracy = self._evaluate(plan)
         of_clients: dict[str, Vector] = {}
@@ -308,6 +310,8 @@ class FederatedLoop:
         if self.local_parts is not None:
             self.local_parts.setup(module, self.state)
             kept = self.local_parts.num_kept
+        if algorithm.personal is not None:
+            algorithm.personal.setup(num_clients, self.state, self.local_parts)
         for part in (algorithm.aggregator, algorithm.uploads):
             part.setup(num_clients, self.state.weights)
         self.planner = Planner(
@@ -389,6 +393,7 @@ class FederatedLoop:
             "engine": self.engine,
             "record": self.record,
             "local_parts": self.local_parts,
+            "personal": algorithm.personal,
             "spent": self.spent,
             **dict(watching.named(self._everybody.added)),
         }
@@ -398,7 +403,11 @@ class FederatedLoop:
         return watching.Everybody(own, self.callbacks, self.fabric, module)
 
     def personalised(self, client: int) -> ModelState:
-        """Return a client's own model: the global one but for its local parameters."""
+        """Return a client's own model: a second one, or the global one but for its local parameters."""
+        personal = self.algorithm.personal
+        own = None if personal is None else personal.of(client, self.state)
+        if own is not None:
+            return own
         return self.state if self.local_parts is None else self.local_parts.personalised(client, self.state)
 
     def load_client(self, client: int) -> ModelState:
@@ -428,9 +437,13 @@ class FederatedLoop:
 
     def _train(self, plan: RoundPlan, probe: EngineProbe | None, uploading: IntVector) -> tuple[Updates, float]:
         began, handout = time.perf_counter(), self._handout(plan)
+        personal = self.algorithm.personal
+        if personal is not None:
+            handout = personal.before(self.engine, self.state, plan, handout)
         # Where something stays at the clients, those whose upload is lost keep what they trained.
         clients = uploading if self.local_parts is None else np.union1d(uploading, plan.cohort.clients)
-        updates = None if probe is None else probe.trained(clients, plan.learning_rate)
+        asked = probe if handout.step is None else None  # who was asked has made other steps
+        updates = None if asked is None else asked.trained(clients, plan.learning_rate)
         if updates is None:
             if self._prefetch is not None:
                 following = plan.index + 1
@@ -440,6 +453,8 @@ class FederatedLoop:
             updates = self.engine.train(self.state, plan, clients, handout)
         if self.local_parts is not None:
             updates = self.local_parts.keep(updates, uploading, self.state, plan, handout)
+        if personal is not None:
+            personal.after(self.engine, self.state, plan)
         return updates, time.perf_counter() - began
 
     def _aggregate(self, received: Received) -> ModelState:
@@ -473,7 +488,8 @@ class FederatedLoop:
 
     def _evaluate_clients(self, clients: ClientEvaluator, index: int) -> tuple[dict[str, Vector], dict[str, float]]:
         """Return each metric of all clients, and how the headline metric is spread over them."""
-        found = clients(self.engine, self.state, index, None if self.local_parts is None else self.personalised)
+        shared = self.local_parts is None and self.algorithm.personal is None
+        found = clients(self.engine, self.state, index, None if shared else self.personalised)
         steps = np.mean([profiles.num_steps for profiles in self.planner.raw_profiles()], axis=0)
         slow = slow_half(self.system.clock.pace(1).seconds_per_step, steps)
         return found, clients.columns(found, self.monitor, self.mode == "max", slow)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fl_lightning.solvers import Solver
 
 Batch: TypeAlias = object  # whatever a data set collates and a module's steps take
+# Makes a local step, given the solver's own, and gradient and weights in place; of one client or of a stack of them.
+Step: TypeAlias = Callable[[Callable[[], None], torch.Tensor, torch.Tensor], None]
 Forecast = Callable[[], Iterator[Profiles]]  # yields profiles of rounds that will not be played, for expectations
 
 
@@ -80,6 +82,7 @@ class Handout:
     start: Callable[[int, torch.Tensor], torch.Tensor] = global_weights  # the weights a client starts from
     gradient_shift: Callable[[int], torch.Tensor | None] = no_shift  # what a client adds to its gradients
     start_buffers: Callable[[int, torch.Tensor], torch.Tensor] = global_buffers  # the float buffers it starts from
+    step: Step | None = None  # makes each local step around the solver's own; None: the solver alone
 
 
 PLAIN = Handout()

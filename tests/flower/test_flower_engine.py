@@ -252,9 +252,10 @@ def test_a_sampler_that_asks_nodes_for_their_labels_is_refused(tmp_path):
     [
         ({"local_parameters": ["network.1.*"]}, "local_parameters"),
         ({"uploads": [{"class_path": "fl_lightning.uploads.TopK"}]}, "uploads has TopK"),
+        ({"personal": {"class_path": "fl_lightning.personal.PulledModels"}}, "personal=PulledModels"),
         ({"lr": -1.0}, "lr=-1.0"),
     ],
-    ids=["local_parameters", "uploads", "lr"],
+    ids=["local_parameters", "uploads", "personal", "lr"],
 )
 def test_what_cannot_be_deployed_is_refused(loop, named, tmp_path):
     merged = config("fedavg", tmp_path / "run", **loop)

@@ -36,6 +36,7 @@ from fl_lightning.callbacks import (
     SamplerSelection,
 )
 from fl_lightning.engine import Engine
+from fl_lightning.personal import HeadFirst, MixedModels, PulledModels
 from fl_lightning.samplers import (
     Consistent,
     Drawing,
@@ -173,6 +174,11 @@ COMBINATIONS: dict[str, dict[str, Combination]] = {
     },
     "engine": {mode: given(engine=lambda mode=mode: Engine(mode)) for mode in ("sequential", "stacked", "threads")}
     | {"max_local_steps": given(max_local_steps=lambda: "auto")},
+    "personal": {
+        "PulledModels": given(personal=PulledModels),
+        "MixedModels": given(personal=MixedModels),
+        "HeadFirst": given(personal=HeadFirst, local_parameters=lambda: ["last layer"]),
+    },
     "faults": {
         "FaultPolicy(reject)": given(faults=lambda: FaultPolicy("reject")),
         "FaultPolicy(no limit)": given(faults=lambda: FaultPolicy(max_norm_ratio=None)),

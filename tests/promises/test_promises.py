@@ -146,11 +146,13 @@ def counted(combination: Combination) -> None:
     except REFUSALS as error:
         raise Refused(_one_line(error)) from error
     results += rounds
-    size = loop.state.weights.numel()
+    size = loop.state.weights.numel() - (0 if loop.local_parts is None else loop.local_parts.num_kept[0])
     for result in results:
         plan, costs = result.plan, result.costs
         counts = plan.cohort.counts if plan.cohort.arrivals is not None else np.minimum(plan.cohort.counts, 1)
-        assert costs.local_steps == int(counts @ plan.profiles.num_steps) + plan.probed_steps
+        personal = loop.algorithm.personal
+        own = 0 if personal is None else int(personal.num_steps(plan)[plan.cohort.clients].sum())
+        assert costs.local_steps == int(counts @ plan.profiles.num_steps) + plan.probed_steps + own
         assert sum(engine.steps.get(plan.index, {}).values()) <= costs.local_steps
         uploads = int(counts.sum())
         bits = 1 if loop.algorithm.uploads or isinstance(loop.algorithm.aggregator, SecureSum) else 32
