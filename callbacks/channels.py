@@ -72,14 +72,13 @@ class ChannelFailures(OneClient, Callback, Channel):
         if self.failure_rate is not None:
             return self.failure_rate
         beside: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # which its connector sets
-        given = (getattr(callback, "failure_rate", None) for callback in beside if callback is not self)
-        rate = next((value for value in given if value is not None), None)
-        if rate is None:
-            raise MisconfigurationException(
-                "ChannelFailures in a plain Trainer needs a failure rate: give failure_rate=0.3, or put a "
-                "HeterogeneitySchedule beside it"
-            )
-        return float(rate)
+        for callback in beside:
+            if isinstance(callback, OneClient) and callback.failure_rate is not None:
+                return callback.failure_rate
+        raise MisconfigurationException(
+            "ChannelFailures in a plain Trainer needs a failure rate: give failure_rate=0.3, or put a "
+            "HeterogeneitySchedule beside it"
+        )
 
 
 def arrivals(

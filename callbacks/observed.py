@@ -180,7 +180,7 @@ class ParticipationLog(RoundCallback):
         if traits.keeps != "nothing" or not traits.linear:
             raise ValueError(
                 f"{type(loop.algorithm.aggregator).__name__} makes steps not linearly, or not of the round's uploads "
-                "alone, which a log of participation cannot tell: use fl-lightning diagnose"
+                "alone, which a log of participation cannot show: use fl-lightning diagnose"
             )
         if loop.algorithm.uploads.secret is not None:
             raise ValueError("ParticipationLog writes who took part, which a private run's epsilon does not cover")

@@ -26,25 +26,9 @@ from fl_lightning.types import RoundResult
 from fl_lightning.uploads.hidden import unmeasured
 
 COLUMNS = (
-    "round",
-    "test_accuracy",
-    "averaged_accuracy",
-    "test_loss",
-    "averaged_loss",
-    "train_loss",
-    "local_steps",
-    "computation_time",
-    "round_time",
-    "synchronous_time",
-    "uplink_bytes",
-    "downlink_bytes",
-    "wall_time",
-    "num_sampled",
-    "num_delivered",
-    "num_rejected",
-    "learning_rate",
-    "step_length",
-    "chi2",
+    *("round", "test_accuracy", "averaged_accuracy", "test_loss", "averaged_loss", "train_loss", "local_steps"),
+    *("computation_time", "round_time", "synchronous_time", "uplink_bytes", "downlink_bytes", "wall_time"),
+    *("num_sampled", "num_delivered", "num_rejected", "learning_rate", "step_length", "chi2"),
 )
 _SUMS = ("expected_draws", "draws", "deliveries", "effective_weight", "num_steps", "failure_rate", "rejected")
 _COSTS = ("local_steps", "computation_time", "synchronous_time", "uplink_bytes", "downlink_bytes")

@@ -28,6 +28,7 @@ class OneClient:
     """What a schedule and a channel are in a plain Trainer: those of one client among several."""
 
     client, num_clients = 0, 1
+    failure_rate: float | None = None  # q there, where it is known
 
     def as_client(self, client: int, num_clients: int) -> Self:
         """Be one client of several in a plain Trainer, with the T, q and links that it has in a federation."""

@@ -38,7 +38,7 @@ class MetricsFile(Remembers):
         self.path, self._first_columns = path, columns
         self.columns = list(columns)
         self._hash = hashlib.sha256()
-        self._wanted = ""  # the digest that a checkpoint tells of
+        self._wanted = ""  # the digest that a checkpoint has
 
     @property
     def digest(self) -> str:
@@ -135,6 +135,7 @@ def _cell(value: float | None) -> str:
 
 
 Column = npt.NDArray[np.generic]
+Columns = dict[str, Column]
 MAX_ROWS = 100_000  # clients with a row each in the CSV file; beyond that it has one for each group
 GROUPS = 1_000
 LEVELS = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -188,16 +189,8 @@ def _parquet(columns: Mapping[str, Column]) -> bytes:
     return content.getvalue()
 
 
-Columns = dict[str, npt.NDArray[np.generic]]
-PUBLIC = (
-    "size",
-    "weight",
-    "effective_weight",
-    "num_steps",
-    "offered_steps",
-    "failure_rate",
-    "expected_draws",
-)  # of a client
+# Columns of a client that may be shown.
+PUBLIC = ("size", "weight", "effective_weight", "num_steps", "offered_steps", "failure_rate", "expected_draws")
 _OF_DRAWS = ("draws", "deliveries")
 
 

@@ -188,7 +188,6 @@ class HeterogeneitySchedule(OneClient, Callback, Schedule):
         self.dynamic, self.unit = dynamic, unit
         self.radio = radio
         self._trace = read_conditions(trace) if trace is not None else None
-        self.failure_rate: float | None = None  # q of this epoch, in a plain Trainer
         self._loader_batches: float | None = None  # of all the data there
 
     @property

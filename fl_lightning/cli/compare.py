@@ -36,20 +36,36 @@ Started again, it keeps the runs that are finished and resumes the rest."""
 class Place:
     """Where runs are made."""
 
-    address: str | None  # of a Ray cluster; None: here
+    ray: str | None  # address of a cluster
+    slurm: str | None  # options of sbatch
     num_jobs: int  # at the same time
     threads: int  # of each
     project: str  # of W&B
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, num_runs: int, project: str) -> "Place":
+        """Return what the options of :func:`add_place` mean."""
+        on_cluster = options.ray is not None or options.slurm is not None
+        num_jobs, threads = shares(options.jobs, options.threads, num_runs, on_cluster)
+        return cls(ray=options.ray, slurm=options.slurm, num_jobs=num_jobs, threads=threads, project=project)
 
     def pool(self) -> tuple["Pool", str]:
         """Return what runs the jobs, and where that is, in words."""
         from fl_lightning.jobs import pool
 
         environment = {"WANDB_PROJECT": self.project}
-        if self.address is None:
+        if self.ray is None:
             return pool.Pool(self.num_jobs, self.threads, environment), ""
-        made = pool.RayPool(self.address, self.num_jobs, self.threads, environment)
+        made = pool.RayPool(self.ray, self.num_jobs, self.threads, environment)
         return made, f" on {made.num_nodes} node{'s' * (made.num_nodes != 1)} of Ray"
+
+    def submit(self, planned: list[Job], folder: Path, with_report: bool) -> str:
+        """Hand the jobs over to Slurm, and return what the user should know."""
+        from fl_lightning.jobs import slurm
+
+        environment, wanted = {"WANDB_PROJECT": self.project}, shlex.split(self.slurm or "")
+        array, report = slurm.write(folder, planned, wanted, self.num_jobs, self.threads, environment)
+        return f"{len(planned)} runs in {folder}, {slurm.submit(array, report if with_report else None)}"
 
 
 def make_parser() -> OneLineParser:
@@ -116,63 +132,48 @@ def main(arguments: list[str]) -> int:
     """Run everything that is not finished, and return 1 when a run failed (2 when the user can fix it)."""
     parser = make_parser()
     options, overrides = parser.parse_known_args(arguments)
+    with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
+        document, code = _compare(parser, options, overrides)
+    if options.json:
+        print_json(document)
+    return code
+
+
+def _compare(parser: OneLineParser, options: argparse.Namespace, overrides: list[str]) -> tuple[dict[str, object], int]:
+    """Return what was made, for programs, and the exit code."""
     folder, planned = _plan(options, overrides)
-    on_cluster = options.ray is not None or options.slurm is not None
-    num_jobs, threads = shares(options.jobs, options.threads, len(planned), on_cluster)
+    project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
+    place = Place.of(options, len(planned), project)
     axes = tuning.parse_grid(options.grid)
-    tuning_seeds = jobs.parse_seeds(options.tuning_seeds)
+    seeds = jobs.parse_seeds(options.tuning_seeds)
     beside = folder.with_name(f"{folder.name}_tuning")
-    trials = tuning.trials(planned, axes, tuning_seeds, options.validation_share, beside) if axes else []
+    trials = tuning.trials(planned, axes, seeds, options.validation_share, beside) if axes else []
     _check(parser, planned, axes)
     folder.mkdir(parents=True, exist_ok=True)
-    project = options.project or os.environ.get("WANDB_PROJECT") or folder.resolve().name
     if options.slurm is not None:
-        from fl_lightning.jobs import slurm
-
-        environment = {"WANDB_PROJECT": project}
-        array, report = slurm.write(folder, planned, shlex.split(options.slurm), options.jobs, threads, environment)
-        said = slurm.submit(array, None if options.no_report else report)
-        if options.json:
-            print_json({"folder": str(folder), "runs": [described(job, "submitted", "") for job in planned]})
-        else:
-            print(f"{len(planned)} runs in {folder}, {said}")
-        return 0
-    place = Place(address=options.ray, num_jobs=num_jobs, threads=threads, project=project)
+        print(place.submit(planned, folder, with_report=not options.no_report))
+        return {"folder": str(folder), "runs": [described(job, "submitted", "") for job in planned]}, 0
     with FolderLock(folder, "a comparison"):
-        tried = execute(trials, beside, place, is_silent=options.json) if trials else None
-        if tried:
-            with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
-                planned = tuning.at_their_best(planned, trials, axes, folder)
-        made = execute(planned, folder, place, is_silent=options.json)
+        tried = [execute(trials, beside, place)] if trials else []
+        if trials:
+            planned = tuning.at_their_best(planned, trials, axes, folder)
+        made = execute(planned, folder, place)
+    results: dict[str, object] = {"metric": None, "reference": None, "tables": {}}
     if made.finished + made.kept:
-        _conclude(folder, None if options.no_report else project, options.json)
-    if options.json:
-        runs = {"runs": made.runs, "trials": tried.runs if tried else []}
-        print_json({"folder": str(folder), **_results(folder), **runs})
-    failed = [*(tried.failures if tried else ()), *made.failures]
-    if tried and not options.json:
+        results |= _conclude(folder, None if options.no_report else project)
+    if trials:
         held_out = f"{options.validation_share:.0%} of the training data, held out, under seeds {options.tuning_seeds}"
         found = f"tuned on {held_out}: {folder / 'tuning.csv'}"
         print(f"Each algorithm is at its own best of {'; '.join(options.grid)}, {found}")
-    return (2 if all(event.known for event in failed) else 1) if failed else 0
+    runs = {"runs": made.runs, "trials": [run for each in tried for run in each.runs]}
+    return {"folder": str(folder), **results, **runs}, exit_code(*tried, made)
 
 
-def _results(folder: Path) -> dict[str, object]:
-    """Return metric, reference and tables of the finished runs, as ``report --json`` does."""
-    from fl_lightning.cli.report import as_document
-    from fl_lightning.report.outcome import load
-
-    try:
-        return as_document(load([folder], lambda text: None).comparison)
-    except ValueError:  # nothing to compare
-        return {"metric": None, "reference": None, "tables": {}}
-
-
-def _conclude(folder: Path, project: str | None, is_silent: bool = False) -> None:
-    """Report all runs below the folder where a project is given, and show the table of what they reached."""
+def _conclude(folder: Path, project: str | None) -> dict[str, object]:
+    """Report all runs below the folder where a project is given, show what they reached, return it for programs."""
     from rich.console import Console
 
-    from fl_lightning.cli.report import publish, warn
+    from fl_lightning.cli.report import as_document, publish, warn
     from fl_lightning.config.methods import methods
     from fl_lightning.report.outcome import load, outcome_table
 
@@ -181,22 +182,18 @@ def _conclude(folder: Path, project: str | None, is_silent: bool = False) -> Non
     except ValueError:  # nothing to compare
         if project:
             raise
-        return
+        return {}
     if project:
-        with contextlib.redirect_stdout(sys.stderr) if is_silent else contextlib.nullcontext():
-            publish(outcome, folder / "report", project if outcome.logged else None)
-    if is_silent:
-        return
+        publish(outcome, folder / "report", project if outcome.logged else None)
     console = Console(width=None if sys.stdout.isatty() else 100)
     console.print(outcome_table(outcome.comparison))
     console.print(methods().to_cite(entry.name for entry in outcome.comparison.entries), highlight=False, markup=False)
+    return as_document(outcome.comparison)
 
 
-def execute(
-    planned: list[Job], folder: Path, place: Place, until: float | None = None, is_silent: bool = False
-) -> ComparisonProgress:
+def execute(planned: list[Job], folder: Path, place: Place, until: float | None = None) -> ComparisonProgress:
     """Make the runs that are not finished, and show how far they are; none begins after ``until`` of the clock."""
-    progress = ComparisonProgress(len(planned), is_silent)
+    progress = ComparisonProgress(len(planned))
     with progress.bars:
         pool, where = place.pool()
         threads = f"{place.threads} thread{'s' * (place.threads > 1)} each"
@@ -213,6 +210,12 @@ def execute(
             raise
     progress.conclude()
     return progress
+
+
+def exit_code(*made: ComparisonProgress) -> int:
+    """Return 0, or where runs failed 1 (2 when the user can fix all of it)."""
+    failed = [event for each in made for event in each.failures]
+    return (2 if all(event.known for event in failed) else 1) if failed else 0
 
 
 def _check(parser: OneLineParser, planned: list[Job], axes: list[tuning.Axis]) -> None:

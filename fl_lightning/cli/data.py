@@ -53,23 +53,14 @@ def main(arguments: list[str]) -> int:
     """Run ``data fetch`` or ``data show``."""
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
-    if options.command == "fetch":
-        if rest:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        _fetch(options.names, Path(options.root))
-    elif options.command == "trace":
-        if rest:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        _trace(options)
-    else:
-        early.check(
-            configs.compose([options.config]), rest, options.trust, ("config", "picture", "examples", "trust", "json")
-        )
-        _show(options, rest)
+    if rest and options.command != "show":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    {"fetch": _fetch, "trace": _trace, "show": _show}[options.command](options, rest)
     return 0
 
 
-def _fetch(names: list[str], root: Path) -> None:
+def _fetch(options: Namespace, overrides: list[str]) -> None:
+    names, root = options.names, Path(options.root)
     with loading():
         from fl_lightning.config import building
 
@@ -97,7 +88,7 @@ def _add_trace(parser: OneLineParser) -> None:
     add("--num_steps", type=int, default=10, help="local steps that clients are asked for (default: 10)")
 
 
-def _trace(options: Namespace) -> None:
+def _trace(options: Namespace, overrides: list[str]) -> None:
     out = Path(options.out)
     system = out.with_suffix(".yaml")
     for path in (out, system):
@@ -135,7 +126,9 @@ def _trace(options: Namespace) -> None:
 
 
 def _show(options: Namespace, overrides: list[str]) -> None:
-    config, seed, picture = options.config, options.seed, Path(options.picture)
+    config, seed = options.config, options.seed
+    merged = configs.compose([config])
+    early.check(merged, overrides, options.trust, tuple(vars(options)))
     from rich.console import Console
 
     with loading():
@@ -145,7 +138,7 @@ def _show(options: Namespace, overrides: list[str]) -> None:
     from fl_lightning.figures.style import draw
     from fl_lightning.parts.traits import traits_of_federation
 
-    data: Any = building.instantiate_data(building.parse(configs.compose([config]), overrides, options.trust))
+    data: Any = building.instantiate_data(building.parse(merged, overrides, options.trust))
     federation = data.load(seed)
     num_classes = getattr(data, "num_classes", None)
     if not num_classes:
@@ -161,26 +154,20 @@ def _show(options: Namespace, overrides: list[str]) -> None:
         print_json({"config": config, "seed": seed, "clients": clients})
         return
     console = Console()
-    classes = [_visible(name) for name in getattr(data, "class_names", ())] or list(map(str, range(num_classes)))
+    named = getattr(data, "class_names", ())
+    classes = [{" ": "space", "\n": "newline"}.get(name, name) for name in named or map(str, range(num_classes))]
     console.print(_table(rows[:_MOST_ROWS], classes, f"{config}, seed {seed}", console.width))
     if len(counts) > _MOST_ROWS:
         console.print(f"... and {len(counts) - _MOST_ROWS} more clients")
-    _print_examples(data, federation, rows, options.examples, console)
-    missing = draw(lambda: partition_figure(counts, classes), picture)
-    console.print(missing or f"picture: {picture}", markup=False, soft_wrap=True)
+    _print_examples(named, federation, rows, options.examples, console)
+    missing = draw(lambda: partition_figure(counts, classes), Path(options.picture))
+    console.print(missing or f"picture: {options.picture}", markup=False, soft_wrap=True)
 
 
-def _visible(name: str) -> str:
-    return {" ": "space", "\n": "newline"}.get(name, name)
-
-
-def _print_examples(data: Any, federation: Any, rows: list[Row], number: int, console: Any) -> None:
+def _print_examples(classes: Sequence[str], federation: Any, rows: list[Row], number: int, console: Any) -> None:
     """Print the first example of some clients, from the smallest to the largest."""
-    import numpy as np
-
     from fl_lightning.figures.examples import example_lines
 
-    classes = getattr(data, "class_names", ())
     places = np.argsort(federation.sizes, kind="stable")
     for client in places[np.linspace(0, len(places) - 1, max(0, min(number, len(places)))).astype(np.int64)]:
         batch = federation.batch(int(client), np.array([0]))

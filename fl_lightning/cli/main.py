@@ -129,7 +129,7 @@ Federated learning on PyTorch Lightning for clients that differ in work and in r
 
 {lines}
 
-`fl-lightning COMMAND --help` tells more. Options without a command are those of `train`."""
+`fl-lightning COMMAND --help` shows its options. Options without a command are those of `train`."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -24,11 +24,11 @@ def described(job: Job, outcome: str, reason: str) -> dict[str, object]:
 class ComparisonProgress:
     """Shows events as they come: a bar for all runs and one for each that is running, or plain lines elsewhere."""
 
-    def __init__(self, num_runs: int, is_silent: bool = False) -> None:
+    def __init__(self, num_runs: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self.num_runs, self._is_silent = num_runs, is_silent  # silent: standard output is for a program
+        self.num_runs = num_runs
         self.console = Console(stderr=True)
         self.finished = 0
         self.kept = 0
@@ -86,7 +86,7 @@ class ComparisonProgress:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def interrupted(self, folder: Path) -> None:
-        """Say what an interrupted comparison has kept, and how it goes on."""
+        """Say what an interrupted comparison has kept, and how to resume it."""
         done, begun = self.finished + self.kept, len(self._tasks)
         kept = f"{done} of {self.num_runs} runs are finished and kept in {folder}"
         self._print(f"interrupted: {kept}, {begun} have begun: the same command resumes them and runs the rest")
@@ -99,5 +99,4 @@ class ComparisonProgress:
         for reason, names in reasons.items():
             print(f"fl-lightning: failed: {', '.join(names)}: {reason}", file=sys.stderr)
         parts = [(self.finished, "finished"), (self.kept, "kept from before"), (len(self.failures), "failed")]
-        file = sys.stderr if self._is_silent else sys.stdout
-        print(f"{self.num_runs} runs: " + ", ".join(f"{number} {what}" for number, what in parts if number), file=file)
+        print(f"{self.num_runs} runs: " + ", ".join(f"{number} {what}" for number, what in parts if number))

@@ -24,42 +24,39 @@ def make_parser() -> OneLineParser:
 def main(arguments: list[str]) -> int:
     """List the kinds of parts, the parts of a kind, or the arguments of one part."""
     options = make_parser().parse_args(arguments)
-    name, known = options.name, catalogue.stored()
-    if name == "systems":
-        _show_systems(options.json)
-        return 0
-    if name == _ALGORITHMS:
-        found = methods.methods()
-        if options.json:
-            print_json(found.document())
-        else:
-            print("\n".join(methods.listed(found, width())))
-        return 0
+    document, lines = _answer(options.name)
     if options.json:
-        if name is None:
-            print_json({"kinds": known.kinds})
-        else:
-            parts = known.of_kind(name) if name in known.kinds else [_find(known, name)]
-            print_json({"parts": [asdict(part) for part in parts]})
-        return 0
-    if name is None:
-        pairs = [(kind, ", ".join(part.name for part in known.of_kind(kind))) for kind in known.kinds]
-        lines = ["parts by kind; `fl-lightning show KIND` has their arguments:", "", *listed(pairs, width(), 14)]
+        print_json(document)
     else:
-        lines = _kind(known, name) if name in known.kinds else _class(_find(known, name))
-    print("\n".join(lines))
+        print("\n".join(lines))
     return 0
 
 
-def _show_systems(as_json: bool) -> None:
-    """Show the shipped systems: what each is for, and its settings."""
-    texts = {name: (configs.FOLDER / "systems" / f"{name}.yaml").read_text() for name in configs.names("systems")}
-    if as_json:
-        print_json({"systems": {name: configs.compose([], name)["loop"] for name in texts}})
-        return
-    print("systems, for --system NAME or a line `system: NAME` in a config; a file of your own does as well:")
-    for name, text in texts.items():
-        print(f"\n{name}:", *(f"  {line}" for line in text.splitlines()), sep="\n")
+def _answer(name: str | None) -> tuple[dict[str, object], list[str]]:
+    """Return what there is of a name, for programs and for people."""
+    known = catalogue.stored()
+    if name == "systems":
+        return _systems()
+    if name == _ALGORITHMS:
+        return methods.methods().document(), methods.listed(methods.methods(), width())
+    if name is None:
+        pairs = [(kind, ", ".join(part.name for part in known.of_kind(kind))) for kind in known.kinds]
+        heading = "parts by kind; `fl-lightning show KIND` has their arguments:"
+        return {"kinds": known.kinds}, [heading, "", *listed(pairs, width(), 14)]
+    parts = known.of_kind(name) or [_find(known, name)]
+    lines = [line for part in parts for line in ("", *_class(part))]
+    if name in known.kinds:
+        lines = [f"{name}:", *(f"  stands at --{key}" for key in known.where(name)[:3]), *lines]
+    return {"parts": [asdict(part) for part in parts]}, lines if name in known.kinds else lines[1:]
+
+
+def _systems() -> tuple[dict[str, object], list[str]]:
+    """Return the shipped systems: what each is for, and its settings."""
+    lines = ["systems, for --system NAME or a line `system: NAME` in a config; a file of your own does as well:"]
+    for name in configs.names("systems"):
+        text = (configs.FOLDER / "systems" / f"{name}.yaml").read_text()
+        lines += ["", f"{name}:", *(f"  {line}" for line in text.splitlines())]
+    return {"systems": {name: configs.compose([], name)["loop"] for name in configs.names("systems")}}, lines
 
 
 def _find(known: Catalogue, name: str) -> Part:
@@ -70,14 +67,6 @@ def _find(known: Catalogue, name: str) -> Part:
         hint = configs.suggestion(name, names)
         raise configs.ConfigError(f"there is no part {name!r}{hint}: give one of {kinds}, or a class")
     return found
-
-
-def _kind(known: Catalogue, kind: str) -> list[str]:
-    places = [f"--{key}" for key in known.where(kind)]
-    lines = [f"{kind}:", *(f"  stands at {place}" for place in places[:3])]
-    for part in known.of_kind(kind):
-        lines += ["", *_class(part)]
-    return lines
 
 
 def _class(part: Part) -> list[str]:

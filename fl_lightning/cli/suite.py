@@ -2,14 +2,13 @@
 
 import argparse
 import re
-import shlex
 import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_lightning.cli.compare import Place, add_place, execute, shares
+from fl_lightning.cli.compare import Place, add_place, execute, exit_code
 from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config import compose as configs
 from fl_lightning.config import early
@@ -80,20 +79,16 @@ def main(arguments: list[str]) -> int:
         return 0
     other = _changed(suite, options.unfrozen)
     folder.mkdir(parents=True, exist_ok=True)
-    num_jobs, threads = shares(options.jobs, options.threads, len(planned), options.ray is not None)
+    place = Place.of(options, len(planned), suite.version)
     if options.slurm is not None:
-        from fl_lightning.jobs import slurm
-
-        array, _ = slurm.write(folder, planned, shlex.split(options.slurm), options.jobs, threads, {})
-        print(f"{len(planned)} runs in {folder}, {slurm.submit(array, None)}; then the same command without --slurm")
+        print(f"{place.submit(planned, folder, with_report=False)}; then the same command without --slurm")
         return 0
-    place = Place(address=options.ray, num_jobs=num_jobs, threads=threads, project=suite.version)
     with FolderLock(folder, "a suite"):
         made = execute(planned, folder, place, None if seconds is None else time.monotonic() + seconds)
     _say_left_out(planned, folder)
     version = f"{suite.version}{' (changed: ' + ', '.join(other) + ')' if other else ''}"
     _conclude(folder, version, [Path(name) for name in options.rows], factor)
-    return (2 if all(event.known for event in made.failures) else 1) if made.failures else 0
+    return exit_code(made)
 
 
 def _chosen(options: argparse.Namespace) -> "Suite":
@@ -163,9 +158,8 @@ def _say_left_out(planned: "list[Job]", folder: Path) -> None:
         counted = Counter(f"{job.group}seed {job.seed}" for job in missing)
         named = ", ".join(f"{name} ({number} algorithms)" for name, number in list(counted.items())[:6])
         rest = f" and {len(counted) - 6} more" if len(counted) > 6 else ""
-        print(
-            f"left out: {len(missing)} of {len(planned)} runs: {named}{rest}; the same command makes them in {folder}"
-        )
+        number = f"{len(missing)} of {len(planned)} runs"
+        print(f"left out: {number}: {named}{rest}; the same command makes them in {folder}")
 
 
 def _conclude(folder: Path, version: str, stored: list[Path], factor: float) -> None:
@@ -190,12 +184,4 @@ def _conclude(folder: Path, version: str, stored: list[Path], factor: float) -> 
     title = f"{version} at {factor:g} of its rounds" if factor != 1 else version
     write_durably(folder / "leaderboard.md", f"# {title}\n\n{leaderboard.to_markdown(made)}".encode())
     write_durably(folder / "leaderboard.html", leaderboard.to_html(title, made, pages).encode())
-    print(
-        "\n".join(
-            [
-                f"{folder / 'leaderboard.html'}: {len(rows)} runs, rows in {folder / 'rows.csv'}",
-                "",
-                made[0].to_markdown(),
-            ]
-        )
-    )
+    print(f"{folder / 'leaderboard.html'}: {len(rows)} runs, rows in {folder / 'rows.csv'}\n\n{made[0].to_markdown()}")

@@ -137,8 +137,8 @@ def parse(merged: Settings, overrides: list[str], trusted: Sequence[str] = ()) -
 
 
 def dump(settings: Namespace) -> str:
-    """Return the complete config as YAML."""
-    return make_parser().dump(settings, skip_unset=False)
+    """Return the complete config as YAML; what was parsed is valid."""
+    return make_parser().dump(settings, skip_unset=False, skip_validation=True)
 
 
 def instantiate_data(settings: Namespace) -> DataSource:

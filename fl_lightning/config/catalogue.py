@@ -211,16 +211,10 @@ def _is_protocol(part: type) -> bool:
 
 
 def _fits(part: type, base: type) -> bool:
-    """Whether a class is a subclass, or has the methods of an abstract base or protocol with the same arguments."""
-    if base in part.__mro__ or not (inspect.isabstract(base) or _is_protocol(base)):
-        return base in part.__mro__
-    methods = [name for name in vars(base) if name == "__call__" or not name.startswith("_")]
-    return bool(methods) and all(_parameters(part, name) == _parameters(base, name) for name in methods)
+    """Whether a class is a subclass, or has the methods of a protocol."""
+    from fl_lightning.parts.bases import misfit
 
-
-def _parameters(owner: type, method: str) -> list[str] | None:
-    found = inspect.getattr_static(owner, method, None)
-    return list(inspect.signature(found).parameters) if inspect.isfunction(found) else None
+    return base in part.__mro__ or (_is_protocol(base) and misfit(part, base) is None)
 
 
 def _arguments(part: type) -> list[Action]:

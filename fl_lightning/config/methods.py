@@ -22,11 +22,8 @@ class Paper:
     @property
     def bibtex(self) -> str:
         """The entry of a BibTeX file."""
-        kind, place = (
-            ("article", "journal")
-            if "arXiv" in self.where or "IEEE T" in self.where
-            else ("inproceedings", "booktitle")
-        )
+        in_journal = "arXiv" in self.where or "IEEE T" in self.where
+        kind, place = ("article", "journal") if in_journal else ("inproceedings", "booktitle")
         lines = [f"@{kind}{{{self.key},", f"  title = {{{self.title}}},", f"  author = {{{self.authors}}},"]
         return "\n".join([*lines, f"  {place} = {{{self.where}}},", f"  year = {{{self.year}}}", "}"])
 
@@ -133,15 +130,9 @@ def listed(found: Methods, width: int) -> list[str]:
         members = [each for each in found.methods if each.corrects == group]
         lines += ["", title] * bool(members)
         for each in members:
-            asks = [
-                f"needs {each.needs or 'nothing'}",
-                each.keeps and f"keeps {each.keeps}",
-                each.sends and f"sends {each.sends}",
-            ]
-            what = f"{each.method}: {each.rule} [{each.cite}]" if each.rule else f"{each.method} [{each.cite}]"
-            for text in (
-                f"  {each.name:<18}{what}",
-                f"  {'':<18}{'; '.join(filter(None, asks))}; Omega ~ {each.omega}",
-            ):
+            needs, rule = each.needs or "nothing", each.rule and f": {each.rule}"
+            asked = {"needs": needs, "keeps": each.keeps, "sends": each.sends, "Omega ~": each.omega}
+            asks = "; ".join(f"{word} {value}" for word, value in asked.items() if value or word == "Omega ~")
+            for text in (f"  {each.name:<18}{each.method}{rule} [{each.cite}]", f"  {'':<18}{asks}"):
                 lines.append(text if len(text) <= width else text[: width - 3] + "...")
     return lines[1:]

@@ -143,7 +143,7 @@ def _described(dataset: Indexed) -> str:
     return f"its examples are a {type(example).__name__}" + (f" of {kinds}" if kinds else "")
 
 
-class ByColumn:
+class ByColumn(Partition):
     """Give each client the examples of one value of a column: the data of one user, one hospital, one device.
 
     Clients are numbered in the order of their values.

@@ -20,19 +20,19 @@ def write(
     folder: Path,
     jobs: Sequence[Job],
     options: Sequence[str],
-    num_jobs: int | None,
+    num_jobs: int,
     num_threads: int,
     environment: dict[str, str],
 ) -> tuple[Path, Path]:
     """Write the list of runs, the script of the array and that of the report; return the two scripts.
 
     All nodes must see the folder of the comparison and the present one. Number n of the array makes the n-th run, with
-    as many at the same time as Slurm allows, unless ``num_jobs`` says how many. The options are those of ``sbatch``.
+    at most ``num_jobs`` at the same time. The options are those of ``sbatch``.
     """
     home = folder / "slurm"
     home.mkdir(parents=True, exist_ok=True)
     write_durably(home / "jobs.jsonl", "".join(json.dumps(asdict(job)) + "\n" for job in jobs).encode())
-    at_once = "" if num_jobs is None else f"%{num_jobs}"
+    at_once = "" if num_jobs >= len(jobs) else f"%{num_jobs}"
     exports = {**worker_environment(num_threads), **environment}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
     lines.append(f"cd {shlex.quote(os.getcwd())}")

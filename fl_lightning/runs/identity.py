@@ -210,7 +210,7 @@ def changed_settings(
 
 
 def in_words(changed: Mapping[str, object]) -> str:
-    """Return settings as a part of a path; a long one is cut and told apart by a hash.
+    """Return settings as a part of a path; a long one is cut and gets a hash.
 
     >>> in_words({"loop.lr": 0.02, "loop.sampling.sampler.class_path": "fl_lightning.samplers.Uniform"})
     'lr=0.02,sampling.sampler=Uniform'

@@ -36,7 +36,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, object]:
-        """The config as dotted keys, without what tells runs of one algorithm apart."""
+        """The config as dotted keys, without what differs between runs of one algorithm."""
         return {
             key.removesuffix(".class_path"): value
             for key, value in flat(self.config).items()
@@ -122,7 +122,7 @@ def load(folder: Path) -> Run:
     metrics = records.read_metrics(folder)
     rounds = len(metrics["round"])
     if summary.rounds != rounds:
-        raise ValueError(f"{SUMMARY} tells of {summary.rounds} rounds, {METRICS} has {rounds}")
+        raise ValueError(f"{SUMMARY} has {summary.rounds} rounds, {METRICS} has {rounds}")
     if summary.seed is None or summary.seed != config.get("seed"):
         raise ValueError(f"{SUMMARY} is of seed {summary.seed}, {CONFIG} of seed {config.get('seed')}")
     return Run(

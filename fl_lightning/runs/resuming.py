@@ -54,7 +54,7 @@ def begin(run_dir: Path, config: str, resume: str) -> Beginning:
     there = _stored(run_dir) if checkpoint is None else checkpoint
     rounds = num_rounds(run_dir)
     if not there and rounds:
-        raise RunError(f"{run_dir} has {rounds} rounds in {METRICS}, but nothing tells of which config: {REPLACE}")
+        raise RunError(f"{run_dir} has {rounds} rounds in {METRICS}, but nothing says of which config: {REPLACE}")
     if not there:
         return Beginning()
     here = about(config)

@@ -37,7 +37,7 @@ def test_an_audit_equals_the_diagnosis_within_the_band(algorithm, more, tmp_path
     if algorithm == "f3ast":
         request.applymarker(pytest.mark.xfail(reason="log and prediction are apart after 400 rounds, not explained"))
     if trained(tmp_path / "run", algorithm, 400, *more):
-        pytest.skip(capsys.readouterr().err.splitlines()[-1])  # no log can tell what it optimises
+        pytest.skip(capsys.readouterr().err.splitlines()[-1])  # no log can show what it optimises
     found = audit(read_log(tmp_path / "run" / PARTICIPATION))
     columns = np.genfromtxt(tmp_path / "run" / "clients.csv", delimiter=",", names=True)
     predicted = columns["effective_weight"]

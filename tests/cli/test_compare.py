@@ -27,11 +27,9 @@ def command(out, *more, settings=SETTINGS):
     return [sys.executable, "-m", "fl_lightning", "compare", *settings, "--out", str(out), *more]
 
 
-def run(out, *more, settings=SETTINGS, path=""):
-    environment = os.environ | {"WANDB_MODE": "offline", "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), path]))}
-    return subprocess.run(
-        command(out, *more, settings=settings), cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+def run(out, *more):
+    environment = os.environ | {"WANDB_MODE": "offline", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command(out, *more), cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def contents(folder):
@@ -197,19 +195,8 @@ class Deadly(Callback):
 
 
 def test_interrupted_it_says_what_it_kept(tmp_path):
-    settings = [
-        "--config",
-        "digits.yaml",
-        "--algorithms",
-        "fedavg",
-        "--seeds",
-        "0:2",
-        "--jobs",
-        "1",
-        "--logger",
-        "none",
-    ]
-    settings += ["--loop.rounds", "400", "--loop.evaluate_every", "400"]
+    settings = ["--config", "digits.yaml", "--algorithms", "fedavg", "--seeds", "0:2", "--jobs", "1"]
+    settings += ["--logger", "none", "--loop.rounds", "150", "--loop.evaluate_every", "150"]
     started = subprocess.Popen(
         command(tmp_path / "out", settings=settings),
         cwd=ROOT,
@@ -227,16 +214,15 @@ def test_interrupted_it_says_what_it_kept(tmp_path):
     assert f"interrupted: 1 of 2 runs are finished and kept in {tmp_path / 'out'}, 1 have begun" in said
 
 
-def test_advice_names_options_of_compare(tmp_path):
+def test_advice_names_options_of_compare(finished, capfd):
     settings = ["--config", "digits.yaml", "--algorithms", "fedavg", "--seeds", "0", "--logger", "none", "--no-report"]
-    assert run(tmp_path, "--loop.rounds", "1", settings=settings).returncode == 0
-    done = run(tmp_path, "--loop.rounds", "1", "--loop.lr", "0.5", settings=settings)
-    assert done.returncode == 2
-    assert "give another --out, or --overwrite" in done.stderr
-    assert "--run_dir" not in done.stderr
+    assert main(["compare", *settings, *SMALL, "--loop.lr", "0.5", "--out", str(finished[0])]) == 2
+    error = capfd.readouterr().err
+    assert "give another --out, or --overwrite" in error
+    assert "--run_dir" not in error
 
 
-def test_failing_runs_stop_no_other_and_are_named_at_the_end(tmp_path):
+def test_failing_runs_stop_no_other_and_are_named_at_the_end(tmp_path, capfd, monkeypatch):
     (tmp_path / "deadly.py").write_text(DEADLY)
     (tmp_path / "dying.yaml").write_text("loop: {callbacks: [{class_path: deadly.Deadly}]}\n")
     (tmp_path / "wrong.yaml").write_text("loop: {lr: -1}\n")
@@ -246,13 +232,14 @@ def test_failing_runs_stop_no_other_and_are_named_at_the_end(tmp_path):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(settings))
     names = f"{tmp_path / 'dying.yaml'},{tmp_path / 'wrong.yaml'},fedavg"
     settings = ["--config", "digits.yaml", "--algorithms", names, "--seeds", "3", "--jobs", "1", "--loop.rounds", "3"]
-    more = ("--logger", "none", "--no-report", "--trust", "deadly")
-    done = run(tmp_path / "out", *more, settings=settings, path=str(tmp_path))
-    assert done.returncode == 1, done.stderr
-    assert "3 runs: 1 finished, 2 failed" in done.stdout
-    assert "failed: dying seed 3: its process was ended by SIGKILL" in done.stderr
-    assert "failed: wrong seed 3: lr=-1" in done.stderr
-    assert "Traceback" not in done.stderr
+    more = ("--logger", "none", "--no-report", "--trust", "deadly", "--out", str(tmp_path / "out"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert main(["compare", *settings, *more]) == 1
+    done = capfd.readouterr()
+    assert "3 runs: 1 finished, 2 failed" in done.out
+    assert "failed: dying seed 3: its process was ended by SIGKILL" in done.err
+    assert "failed: wrong seed 3: lr=-1" in done.err
+    assert "Traceback" not in done.err
     assert (tmp_path / "out" / "fedavg" / "seed_3" / "summary.json").is_file()
 
 
@@ -278,7 +265,7 @@ def test_whole_configs_are_compared_under_their_own_names(tmp_path):
     assert [(job.data, job.algorithm) for job in planned] == [("mnist", "fedacs"), ("mnist", "fedavg")]
 
 
-def testshares_of_threads_do_not_depend_on_what_is_left(monkeypatch):
+def test_shares_of_threads_do_not_depend_on_what_is_left(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert compare.shares(None, None, 81) == (8, 1)
     assert compare.shares(2, None, 81) == (2, 4)
@@ -302,7 +289,7 @@ def testshares_of_threads_do_not_depend_on_what_is_left(monkeypatch):
         (["--configs", "digits_fedacs.yaml", "--config", "digits.yaml"], "--configs are complete"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line(arguments, words, capsys, tmp_path, monkeypatch):
+def test_what_the_user_can_fix_is_one_line(arguments, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["compare", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()

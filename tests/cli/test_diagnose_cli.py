@@ -153,7 +153,7 @@ def test_bad_tables_are_one_clear_line(in_folder, capsys, text):
 
 
 def test_other_mistakes_are_one_clear_line(in_folder, capsys):
-    for arguments, complaint in (
+    for arguments, wanted in (
         (["--clients", "none.csv"], "none.csv does not exist"),
         (["--config", "mnist.yaml", "--algorithms", "fedfoo"], "'fedfoo' is unknown: use a file, all, or some of"),
         (["--config", "nothing.yaml"], "neither a file nor a shipped config"),
@@ -161,7 +161,7 @@ def test_other_mistakes_are_one_clear_line(in_folder, capsys):
     ):
         code, _, error = run(capsys, *arguments)
         assert code == 2
-        assert complaint in error
+        assert wanted in error
         assert error.count("\n") == 1
 
 

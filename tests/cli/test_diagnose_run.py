@@ -54,10 +54,10 @@ def test_a_run_that_measures_nothing_is_as_planned(tmp_path, capsys):
 
 
 def test_what_is_not_a_run_is_refused_in_one_line(clipped, tmp_path, capsys):
-    code, _, complaint = shown(capsys, str(tmp_path))
-    assert (code, complaint.count("\n")) == (2, 1)
-    assert "is not the folder of a run: it has no config.yaml" in complaint
+    code, _, error = shown(capsys, str(tmp_path))
+    assert (code, error.count("\n")) == (2, 1)
+    assert "is not the folder of a run: it has no config.yaml" in error
     (tmp_path / "config.yaml").write_bytes((clipped / "config.yaml").read_bytes())
-    code, _, complaint = shown(capsys, str(tmp_path))
+    code, _, error = shown(capsys, str(tmp_path))
     assert code == 2
-    assert "has no checkpoint yet" in complaint
+    assert "has no checkpoint yet" in error

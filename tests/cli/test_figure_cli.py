@@ -32,14 +32,14 @@ def test_clients_that_are_alike_make_fedacs_fedavg(tmp_path):
 
 
 def test_mistakes_are_one_clear_line(capsys):
-    for arguments, complaint in (
+    for arguments, wanted in (
         (["toy-static", "--seeds", "a:b"], "--seeds 'a:b' is not understood: use 0:5"),
         (["toy-static", "--seeds", "3:3"], "--seeds '3:3' must name at least one seed"),
         (["toy-static", "--rounds", "1"], "--rounds=1 must be at least 10"),
     ):
         assert main(["figure", *arguments]) == 2
         error = capsys.readouterr().err
-        assert complaint in error
+        assert wanted in error
         assert error.count("\n") == 1
 
 

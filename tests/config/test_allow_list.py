@@ -18,7 +18,7 @@ QUICK = ["--logger", "none", "--loop.rounds", "1"]
 
 @pytest.fixture
 def stranger(tmp_path, monkeypatch):
-    """A package beside the config that tells when it is imported."""
+    """A package beside the config that shows when it is imported."""
     (tmp_path / "stranger.py").write_text(
         f"open({str(tmp_path / 'imported')!r}, 'w').close()\n"
         "from fl_lightning.samplers import Importance\n"

@@ -17,7 +17,7 @@ from fl_lightning.parts.bases import Channel, DataSource, Partition, Schedule
 from fl_lightning.samplers import Sampler, SamplerTraits
 
 
-class Heard(Channel):
+class Delivered(Channel):
     def __init__(self, share: float = 1.0):
         self.share = share
 
@@ -25,7 +25,7 @@ class Heard(Channel):
         return plan.cohort.counts
 
 
-class HeardToo:
+class DeliveredToo:
     def configure_delivery(self, plan, seed: "int" = 0) -> "list[int]":
         return plan.cohort.counts
 
@@ -96,7 +96,7 @@ class LongAggregator(Aggregator):
 
 
 def make():
-    return Heard()
+    return Delivered()
 """
 DIGITS = "--data=fl_lightning.data.Digits"
 
@@ -117,15 +117,15 @@ def parse(*overrides):
 
 def test_parts_without_annotations_are_taken_by_base_class_and_by_methods():
     settings = parse(
-        "--loop.channel=strangers_parts.Heard", "--loop.channel.share=0.5", "--loop.schedule=strangers_parts.Fixed",
+        "--loop.channel=strangers_parts.Delivered", "--loop.channel.share=0.5", "--loop.schedule=strangers_parts.Fixed",
         "--loop.sampling=strangers_parts.Choice", "--data=strangers_parts.TableToo",
     )  # fmt: skip
-    assert settings.loop.channel.as_dict() == {"class_path": "strangers_parts.Heard", "init_args": {"share": 0.5}}
+    assert settings.loop.channel.as_dict() == {"class_path": "strangers_parts.Delivered", "init_args": {"share": 0.5}}
     made = make_parser().instantiate(settings)
     assert [type(part).__name__ for part in (made.loop.channel, made.loop.schedule, made.loop.sampling, made.data)] == [
-        "Heard", "Fixed", "Choice", "TableToo",
+        "Delivered", "Fixed", "Choice", "TableToo",
     ]  # fmt: skip
-    assert parse("--loop.channel=strangers_parts.HeardToo", "--data=strangers_parts.Table").data.class_path
+    assert parse("--loop.channel=strangers_parts.DeliveredToo", "--data=strangers_parts.Table").data.class_path
     for name in ("Halves", "HalvesToo"):
         data = parse(DIGITS, f"--data.partition=strangers_parts.{name}").data
         assert data.init_args.partition.class_path == f"strangers_parts.{name}"

@@ -47,7 +47,7 @@ COMMANDS = {
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A folder with a package that tells when it is imported, found only because it is the current folder."""
+    """A folder with a package that shows when it is imported, found only because it is the current folder."""
     (tmp_path / "outsider.py").write_text(PACKAGE.format(marker=str(tmp_path / "imported")))
     (tmp_path / "backwards.yaml").write_text(SAMPLER)
     monkeypatch.chdir(tmp_path)

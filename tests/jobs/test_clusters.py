@@ -215,4 +215,4 @@ def test_the_name_of_a_folder_cannot_become_a_line_of_a_slurm_script(name, tmp_p
     monkeypatch.chdir(tmp_path)
     job = Job(configs=["toy.yaml"], seed=0, run_dir="run", data="toy", algorithm="fedavg")
     with pytest.raises(configs.ConfigError, match="line breaks"):
-        slurm.write(tmp_path / name, [job], [], None, 1, {})
+        slurm.write(tmp_path / name, [job], [], 1, 1, {})

@@ -63,7 +63,7 @@ def test_whole_runs_are_read_with_their_labels(tmp_path):
         (lambda folder: (folder / "metrics.csv").write_text("round\n" + "1" * 200_000 + "\n"), "field limit"),
         (lambda folder: (folder / "clients.csv").write_text("client\n" + "1" * 200_000 + "\n"), "field limit"),
         (lambda folder: drop_a_round(folder / "metrics.csv"), "each round once"),
-        (lambda folder: drop_last_round(folder / "metrics.csv"), "tells of 30 rounds, metrics.csv has 29"),
+        (lambda folder: drop_last_round(folder / "metrics.csv"), "has 30 rounds, metrics.csv has 29"),
         (lambda folder: swap_seed(folder / "summary.json"), "is of seed 9"),
     ],
 )
