@@ -143,11 +143,11 @@ def test_the_loop_plans_with_what_clients_report():
     loop = observed_loop(rounds=40, aggregator=NormalizedMean())
     results = list(loop.iterate(linear_module(), gaussian_federation()))
     for result in results:
-        reporters = result.updates.clients
-        assert 1 not in reporters
+        answered = result.updates.clients
+        assert 1 not in answered
         assert result.delivered[1] == 0
-        np.testing.assert_array_equal(result.plan.profiles.num_steps[reporters], np.array([2, 4, 6, 2, 4, 6])[reporters])
-        np.testing.assert_allclose(result.plan.profiles.accumulation[reporters], result.updates.num_steps)
+        np.testing.assert_array_equal(result.plan.profiles.num_steps[answered], np.array([2, 4, 6, 2, 4, 6])[answered])
+        np.testing.assert_allclose(result.plan.profiles.accumulation[answered], result.updates.num_steps)
     conditions = loop.planner.conditions(41)
     assert conditions.failure_rates[1] > 0.5
     assert (np.delete(conditions.failure_rates, 1) < 0.15).all()
