@@ -15,6 +15,8 @@ import time
 import torch
 
 from fl_lightning.cli.main import main
+from fl_lightning.config import building
+from fl_lightning.config import compose as configs
 
 
 def rounds_in(metrics: str) -> int:
@@ -45,5 +47,6 @@ def serve(arguments: list[str], metrics: str, rounds: int | None, seconds: float
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    building.parse(configs.compose(["toy_fedacs.yaml"]), [])  # what all orders need is imported and made before them
     for line in sys.stdin:
         print(json.dumps(serve(**json.loads(line))), flush=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from every_algorithm import run_all
+from every_algorithm import ARGUMENTS, run_all
 
 from fl_lightning.cli.main import main
+from fl_lightning.config import building
 from fl_lightning.config import compose as configs
 from fl_lightning.runs.records import read_rounds
 
@@ -28,6 +29,7 @@ def torchrun(*arguments):
 def finished(process):
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output[-3000:]
+    return output
 
 
 def assert_equal(left, right):
@@ -55,15 +57,31 @@ def one_process(tmp_path_factory):
 
 
 def with_two(names, folder, *options):
-    finished(torchrun("--nproc_per_node", "2", SCRIPT, str(folder), ",".join(names), *options))
+    return finished(torchrun("--nproc_per_node", "2", SCRIPT, str(folder), ",".join(names), *options))
 
 
 def has_two(folder):
     return re.search("devices: '?2", (folder / "config.yaml").read_text())
 
 
+class Pausing:
+    """Pauses a run after its second round."""
+
+    def on_round_end(self, loop, result):
+        loop.interrupted = result.plan.index == 2
+
+
+def paused(name, folder):
+    settings = [*ARGUMENTS[: ARGUMENTS.index("--resume")], "--run_dir", str(folder)]
+    run = building.build(building.parse(configs.compose([f"digits_{name}.yaml"]), settings), f"digits_{name}")
+    run.loop.callbacks.insert(0, Pausing())
+    assert run.execute("never") is building.Outcome.PAUSED
+
+
 def test_an_algorithm_of_each_kind_with_as_many_processes_as_torchrun_starts(one_process, tmp_path):
-    with_two(KINDS, tmp_path)
+    paused("fedvarp", tmp_path / "fedvarp")  # by one process, to be resumed by two
+    output = with_two(KINDS, tmp_path, "--resume", "auto")
+    assert output.count("continuing after round 2 of 4") == 1
     for name in KINDS:
         assert_equal(one_process / name, tmp_path / name)
         assert has_two(tmp_path / name)
@@ -81,6 +99,7 @@ def fabric_run(*arguments):
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.slow  # the variables that it sets: the next test
 def test_the_number_of_processes_is_that_of_fabric_run(one_process, tmp_path):
     finished(fabric_run(SCRIPT, str(tmp_path), "fedacs"))
     assert_equal(one_process / "fedacs", tmp_path / "fedacs")
@@ -96,6 +115,7 @@ def test_another_number_of_processes_than_the_launchers_is_refused(monkeypatch, 
     assert main(["train", "--fabric.precision", "64-true", "--print_config"]) == 0
     printed = capsys.readouterr().out
     assert "precision: 64-true" in printed
+    assert re.search("devices: '?2", printed)
     assert "LT_PRECISION" not in os.environ
 
 
@@ -121,8 +141,6 @@ def test_two_nodes_started_by_separate_commands(one_process, tmp_path):
 
 @pytest.mark.slow  # tests/runs/test_resume_processes.py starts the plain command too, and compares what it leaves
 def test_the_plain_command_starts_its_own_processes(one_process, tmp_path):
-    from every_algorithm import ARGUMENTS
-
     options = ["--config", "digits_scaffold.yaml", "--run_dir", str(tmp_path), *ARGUMENTS, "--fabric.devices", "2"]
     command = [sys.executable, str(ROOT / "train.py"), *options]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=600)

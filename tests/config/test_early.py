@@ -65,9 +65,10 @@ def test_all_of_them_are_answered_without_torch_within_a_second_each(tmp_path, t
 
     commands = json.dumps([command for command, _ in TYPOS])
     cache_with_catalogue = str(tmp_path_factory.mktemp("cache"))
+    made = catalogue.stored()
     monkeypatch.setenv("XDG_CACHE_HOME", cache_with_catalogue)
-    catalogue.stored.cache_clear()
-    catalogue.stored()
+    monkeypatch.setattr(catalogue, "make_catalogue", lambda: made)
+    catalogue.stored.__wrapped__()
     began = time.perf_counter()
     environment = {"PYTHONPATH": str(ROOT), "PATH": "", "XDG_CACHE_HOME": cache_with_catalogue}
     run = [sys.executable, "-c", code, commands]
