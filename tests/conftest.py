@@ -1,5 +1,7 @@
 """What the tests share: offline W&B, and the package imported before Lightning."""
 
+import gc
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,14 @@ import pytest
 
 matplotlib.use("Agg")
 os.environ.setdefault("WANDB_MODE", "offline")
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_objects() -> None:
+    """Spare the garbage collector what was made before: it would look through a million objects again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -21,16 +31,17 @@ def rng() -> np.random.Generator:
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the nodes of each test remember what they answered in a folder of their own."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "states" / str(next(_NUMBERS))))
 
 
 @pytest.fixture(autouse=True)
 def _own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Forget what a test imported from its folder: the next may write a module of the same name."""
+    before = set(sys.modules)
     yield
     folder = str(tmp_path_factory.getbasetemp())
-    for name, module in list(sys.modules.items()):
-        if str(vars(module).get("__file__") or "").startswith(folder):
+    for name in sys.modules.keys() - before:
+        if str(vars(sys.modules[name]).get("__file__") or "").startswith(folder):
             del sys.modules[name]
 
 

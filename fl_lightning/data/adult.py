@@ -15,7 +15,7 @@ import torch
 
 from fl_lightning.data.archives import PackageFile
 from fl_lightning.data.federation import TensorFederation
-from fl_lightning.data.partitions import examples_of
+from fl_lightning.data.partitions import by_owner
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.theory.checks import one_of
 
@@ -52,11 +52,9 @@ class Adult(DataSource):
         """Return 91 numbers of each person, (N, 91), and whether they earn more than 50,000 dollars, (N,)."""
         train, test = load_adult(self.root)
         known = [sorted(set(train[column])) for column in _CATEGORIES]
-        names, owners = np.unique(train[_OCCUPATION if self.clients == "occupation" else _COUNTRY], return_inverse=True)
-        rows = examples_of(owners, len(names))
-        federation = TensorFederation(_tensors(train, known), _tensors(test, known), rows)
-        federation.names = ["unknown" if name == "?" else str(name) for name in names]
-        return federation
+        found, rows = by_owner(train[_OCCUPATION if self.clients == "occupation" else _COUNTRY])
+        names = ["unknown" if name == "?" else str(name) for name in found]
+        return TensorFederation(_tensors(train, known), _tensors(test, known), rows, names)
 
 
 def load_adult(root: str | Path) -> tuple[Columns, Columns]:

@@ -118,9 +118,7 @@ class ValidationSplit(DataSource):
             kept, held = ([rows[part] for rows, part in zip(own, parts, strict=True)] for parts in (kept, held))
             rows = torch.from_numpy(np.concatenate(held))
             test = tree_map(lambda tensor: tensor.index_select(0, rows), federation.train)
-            part = TensorFederation(federation.train, test, kept, federation.names)
-            part.in_time_order = federation.in_time_order
-            return part
+            return TensorFederation(federation.train, test, kept, federation.names, federation.in_time_order)
         datasets = federation.datasets
         common: ConcatDataset[Any] = ConcatDataset([each for each in map(_subset, datasets, held) if len(each)])
         made = DatasetFederation(list(map(_subset, datasets, kept)), common, federation.collate, names=federation.names)
@@ -166,6 +164,4 @@ class FlippedLabels(DataSource):
         for client in attackers(len(clients), self.share, seed).tolist():
             own = torch.from_numpy(clients[client])
             flipped[own] = highest - labels[own]
-        made = TensorFederation((inputs, flipped), federation.test, clients, federation.names)
-        made.in_time_order = federation.in_time_order
-        return made
+        return TensorFederation((inputs, flipped), federation.test, clients, federation.names, federation.in_time_order)

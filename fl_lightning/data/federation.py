@@ -108,6 +108,7 @@ class TensorFederation(Sized):
         test: The test examples, in the same structure.
         clients: For each client the indices of its training examples.
         names: What each client is called.
+        in_time_order: Whether each client's examples are in time order.
 
     >>> x, y = torch.arange(6.0), torch.tensor([0, 0, 1, 1, 2, 2])
     >>> federation = TensorFederation((x, y), (x[:2], y[:2]), [[0, 5], [1, 2, 3, 4]])
@@ -118,9 +119,15 @@ class TensorFederation(Sized):
     """
 
     def __init__(
-        self, train: Examples, test: Examples, clients: Sequence[npt.ArrayLike], names: Sequence[str] = ()
+        self,
+        train: Examples,
+        test: Examples,
+        clients: Sequence[npt.ArrayLike],
+        names: Sequence[str] = (),
+        in_time_order: bool = False,
     ) -> None:
         self.train, self.test = train, test
+        self.in_time_order = in_time_order
         total = num_examples("train", train)
         self._num_test = num_examples("test", test)
         parts = [np.asarray(client, dtype=np.int64) for client in clients]
@@ -167,9 +174,7 @@ def cut_in_time(
     last = np.concatenate([rows[number:] for rows, number in zip(clients, kept, strict=True)])
     test = tree_map(lambda tensor: tensor.index_select(0, torch.from_numpy(last)), examples)
     first = [rows[:number] for rows, number in zip(clients, kept, strict=True)]
-    federation = TensorFederation(examples, test, first)
-    federation.names, federation.in_time_order = names, True
-    return federation
+    return TensorFederation(examples, test, first, names, in_time_order=True)
 
 
 class DatasetFederation(Sized):

@@ -14,7 +14,7 @@ import torch
 from fl_lightning.data.adult import one_hot
 from fl_lightning.data.archives import PackageFile, unpacked
 from fl_lightning.data.federation import TensorFederation, between_0_and_1, cut_in_time
-from fl_lightning.data.partitions import examples_of
+from fl_lightning.data.partitions import by_owner
 from fl_lightning.parts.bases import DataSource
 
 _PACKAGE = PackageFile(
@@ -53,10 +53,10 @@ class Flights(DataSource):
         arrived = np.flatnonzero(np.array(flights["arr_delay"]) != "NA")
         table = {name: np.array(flights[name])[arrived] for name in _USED}
         order = np.lexsort([table[name].astype(np.int64) for name in ("sched_dep_time", "day", "month")])
-        carriers, owners = np.unique(table["carrier"], return_inverse=True)
-        rows = [order[part] for part in examples_of(owners[order], len(carriers))]
+        carriers, parts = by_owner(table["carrier"][order])
+        names = [airlines[str(code)] for code in carriers]
         late = torch.from_numpy((table["arr_delay"].astype(np.float32) > _LATE).astype(np.int64))
-        return cut_in_time((_inputs(table), late), rows, self.test_share, [airlines[code] for code in carriers])
+        return cut_in_time((_inputs(table), late), [order[part] for part in parts], self.test_share, names)
 
 
 def load_flights(root: str | Path) -> tuple[Columns, dict[str, str]]:

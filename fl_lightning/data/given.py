@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fl_lightning.data.federation import AnyDataset, DatasetFederation
-from fl_lightning.data.partitions import at_least_one, examples_of
+from fl_lightning.data.partitions import at_least_one, by_owner
 from fl_lightning.parts.bases import DataSource, Partition
 from fl_lightning.parts.protocols import Federation
 from fl_lightning.seeding import Purpose, generator
@@ -171,11 +171,8 @@ class ByColumn(Partition):
 
     def split_dataset(self, dataset: Indexed, rng: np.random.Generator) -> list[IntVector]:
         """Return for each client the indices of its examples."""
-        found, owners, sizes = np.unique(column_values(dataset, self.column), return_inverse=True, return_counts=True)
-        self.names = [str(value) for value, size in zip(found, sizes, strict=True) if size >= self.min_size]
-        parts = [part for part in examples_of(owners, len(sizes)) if len(part) >= self.min_size]
-        if not parts:
-            raise ValueError(f"no value of {self.column!r} has min_size={self.min_size} examples, most: {sizes.max()}")
+        found, parts = by_owner(column_values(dataset, self.column), self.min_size, f"value of {self.column!r}")
+        self.names = list(map(str, found))
         return parts
 
 

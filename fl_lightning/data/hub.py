@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from fl_lightning.data.federation import TensorFederation, between_0_and_1, cut_in_time
-from fl_lightning.data.given import ByColumn, column_values
-from fl_lightning.data.partitions import at_least_one
+from fl_lightning.data.given import column_values
+from fl_lightning.data.partitions import at_least_one, by_owner
 from fl_lightning.data.shakespeare import CHARACTERS, encode
 from fl_lightning.parts.bases import DataSource
 
@@ -62,12 +62,11 @@ class FromHub(DataSource):
         if missing:
             columns = ", ".join(table.column_names)
             raise ValueError(f"{self.dataset} has no column {missing[0]!r}: its columns are {columns}")
-        owners = column_values(table, self.client)
-        everybody = ByColumn(owners.tolist(), self.min_size).split_dataset(table, np.random.default_rng(0))
+        users, everybody = by_owner(column_values(table, self.client), self.min_size, f"value of {self.client!r}")
         parts = everybody[: self.num_clients]
         taken = table.select(np.concatenate(parts)).with_format(None)
         rows = np.split(np.arange(len(taken)), np.cumsum([len(part) for part in parts])[:-1])
-        names = [str(owners[part[0]]) for part in parts]
+        names = [str(user) for user in users[: self.num_clients]]
         examples = _examples(taken[self.inputs][:], taken[self.label][:])
         self.class_names = CHARACTERS if examples[1].ndim == 2 else getattr(table.features[self.label], "names", ())
         self.num_classes = len(self.class_names) or int(examples[1].max()) + 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from fl_lightning.data.federation import count_labels
 from fl_lightning.output import read_plain
@@ -53,6 +54,22 @@ def examples_of(owners: IntVector, num_clients: int) -> list[IntVector]:
     """
     ends = np.cumsum(np.bincount(owners, minlength=num_clients))
     return np.split(np.argsort(owners, kind="stable"), ends[:-1])
+
+
+def by_owner(
+    owners: npt.ArrayLike, min_size: int = 1, who: str = "client", what: str = "examples"
+) -> tuple[npt.NDArray[np.generic], list[IntVector]]:
+    """Return who owns examples, in order, and which they own; those who have fewer than some are left out.
+
+    >>> names, parts = by_owner(["b", "a", "b"])
+    >>> names.tolist(), [part.tolist() for part in parts]
+    (['a', 'b'], [[1], [0, 2]])
+    """
+    names, places, sizes = np.unique(owners, return_inverse=True, return_counts=True)
+    if sizes.max() < min_size:
+        raise ValueError(f"no {who} has min_size={min_size} {what}, most: {sizes.max()}")
+    parts = [part for part in examples_of(places, len(names)) if len(part) >= min_size]
+    return names[sizes >= min_size], parts
 
 
 def _dealt(examples: IntVector, receivers: IntVector, num_clients: int) -> list[IntVector]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fl_lightning.data.federation import TensorFederation
-from fl_lightning.data.partitions import examples_of
+from fl_lightning.data.partitions import by_owner
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.seeding import Purpose, generator
 
@@ -44,9 +44,8 @@ class FromTable(DataSource):
         missing = [name for name in (self.client, self.label) if name not in frame]
         if missing:
             raise ValueError(f"the table has no column {missing[0]!r}: its columns are {', '.join(map(str, frame))}")
-        found, owners = np.unique(frame[self.client].astype(str), return_inverse=True)
+        found, rows = by_owner(frame[self.client].astype(str))
         self.names = found.tolist()
-        rows = examples_of(owners, len(found))
         if isinstance(self.test, float):
             return self._held_out(frame, rows, self.test, seed)
         return TensorFederation(self._tensors(frame, frame), self._tensors(_read(self.test), frame), rows, self.names)

@@ -71,9 +71,8 @@ class Watch(DataSource):
             return cut_in_time((inputs, labels), rows, self.test_share, names)
         kept = 2 * (len(people) - self.test_people)
         others = torch.from_numpy(np.concatenate(rows[kept:]))
-        federation = TensorFederation((inputs, labels), (inputs[others], labels[others]), rows[:kept])
-        federation.names, federation.in_time_order = names[:kept], True
-        return federation
+        test = (inputs[others], labels[others])
+        return TensorFederation((inputs, labels), test, rows[:kept], names[:kept], in_time_order=True)
 
 
 def load_watch(root: str | Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fl_lightning.data.federation import TensorFederation
 from fl_lightning.data.fetching import FetchError, download
 from fl_lightning.data.images import normalise, torchvision_datasets
 from fl_lightning.data.mnist import MNIST, load_mnist
-from fl_lightning.data.partitions import at_least_one, examples_of
+from fl_lightning.data.partitions import at_least_one, by_owner
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.types import IntVector
 
@@ -49,16 +49,10 @@ class Writers(DataSource):
     def load(self, seed: int) -> TensorFederation:
         """Return the digits of each writer, normalised as :class:`MNIST` is."""
         images = load_mnist(self.root)
-        writers, owners, sizes = np.unique(writer_ids(self.root, "train"), return_inverse=True, return_counts=True)
-        kept = np.flatnonzero(sizes >= self.min_size)
-        if not len(kept):
-            raise ValueError(f"no writer has min_size={self.min_size} digits, most: {sizes.max()}")
-        rows = examples_of(owners, len(writers))
+        writers, rows = by_owner(writer_ids(self.root, "train"), self.min_size, "writer", "digits")
         train, test = (normalise(each, MNIST.mean, MNIST.std) for each in (images.train_images, images.test_images))
-        clients = [rows[writer] for writer in kept]
-        federation = TensorFederation((train, images.train_labels), (test, images.test_labels), clients)
-        federation.names = [f"writer {writers[writer]}" for writer in kept]
-        return federation
+        names = [f"writer {writer}" for writer in writers]
+        return TensorFederation((train, images.train_labels), (test, images.test_labels), rows, names)
 
 
 def writer_ids(root: str | Path, part: str) -> IntVector:

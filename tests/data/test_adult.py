@@ -23,13 +23,13 @@ def made(monkeypatch):
 
 def test_clients_are_occupations_or_countries(made):
     federation = Adult().load(0)
-    assert federation.names == ["unknown", "Sales"]
+    assert list(federation.names) == ["unknown", "Sales"]
     assert federation.batch(1, np.arange(2))[1].tolist() == [0, 1]
     assert federation.test[1].tolist() == [1, 0]
     assert federation.train[0][:, 5:].sum(dim=1).tolist() == [7.0] * 3  # one of each category
     assert federation.test[0][:, 5:].sum(dim=1).tolist() == [6.0] * 2  # a job and a country that nobody trained on
     countries = Adult(clients="country").load(0)
-    assert (countries.names, countries.sizes.tolist()) == (["Cuba", "Peru"], [1, 2])
+    assert (list(countries.names), countries.sizes.tolist()) == (["Cuba", "Peru"], [1, 2])
     with pytest.raises(ValueError, match="clients='age' is unknown"):
         Adult(clients="age")
 

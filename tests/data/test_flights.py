@@ -30,7 +30,7 @@ def made(monkeypatch):
 
 def test_flights_are_in_time_order_and_the_last_are_the_test(made):
     federation = Flights(test_share=0.4).load(0)
-    assert (federation.names, federation.sizes.tolist()) == (["Able", "Zed"], [2, 1])
+    assert (list(federation.names), federation.sizes.tolist()) == (["Able", "Zed"], [2, 1])
     inputs, late = federation.batch(0, np.arange(2))
     assert (inputs[:, 2] * 1000).round().tolist() == [300, 200]
     assert late.tolist() == [1, 1]

@@ -51,12 +51,12 @@ def loaded(preset, folder, *more):
 def test_pictures_by_writer(femnist):
     folder, pixels = femnist
     federation = loaded("hffemnist", folder)
-    assert (federation.names, federation.sizes.tolist()) == (["f1", "f2"], [4, 2])
+    assert (list(federation.names), federation.sizes.tolist()) == (["f1", "f2"], [4, 2])
     inputs, labels = federation.batch(0, np.arange(4))
     assert labels.tolist() == [61, 1, 3, 5]
     assert torch.equal(inputs[:, 0], torch.from_numpy(pixels[[1, 2, 4, 6]]).float() / 255)
     assert federation.test[1].tolist() == [7, 4]
-    assert loaded("hffemnist", folder, "--data.num_clients", "1").names == ["f1"]
+    assert list(loaded("hffemnist", folder, "--data.num_clients", "1").names) == ["f1"]
 
 
 def test_texts_by_role(shakespeare):

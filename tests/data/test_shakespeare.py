@@ -47,7 +47,7 @@ def test_roles_are_found_by_both_rules(plays):
 
 def test_targets_are_one_character_later_and_the_last_windows_are_the_test(plays):
     federation = Shakespeare(min_characters=20, length=5, test_share=0.25).load(3)
-    assert federation.names == ["hamlet: HAMLET", "midsummer nights dream: THESEUS"]
+    assert list(federation.names) == ["hamlet: HAMLET", "midsummer nights dream: THESEUS"]
     text = load_roles("")["hamlet: HAMLET"]
     inputs, targets = federation.batch(0, np.arange(federation.sizes[0]))
     number = (len(text) - 1) // 5

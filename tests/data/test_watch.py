@@ -32,7 +32,7 @@ def made(monkeypatch):
 
 def test_the_last_windows_of_each_exercise_are_the_test(made):
     federation = Watch(length=2, test_share=0.2).load(0)
-    assert federation.names[1:3] == ["person 4, right arm", "person 9, left arm"]
+    assert list(federation.names[1:3]) == ["person 4, right arm", "person 9, left arm"]
     assert federation.sizes.tolist() == [12] * 4
     inputs, labels = federation.batch(2, np.arange(12))
     assert inputs.shape == (12, 6, 2)
@@ -45,7 +45,7 @@ def test_the_last_windows_of_each_exercise_are_the_test(made):
 
 def test_people_nobody_trained_on(made):
     federation = Watch(length=2, test_people=1).load(0)
-    assert federation.names == ["person 4, left arm", "person 4, right arm"]
+    assert list(federation.names) == ["person 4, left arm", "person 4, right arm"]
     assert set(federation.train[0][federation.order][:, 0].flatten().tolist()) == {4.0}
     assert set(federation.test[0][:, 0].flatten().tolist()) == {9.0}
     with pytest.raises(ValueError, match="test_people must lie between 0 and 9, got 10"):

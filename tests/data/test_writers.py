@@ -36,13 +36,13 @@ def made(monkeypatch, tmp_path):
 
 def test_each_writer_has_its_digits(made):
     federation = Writers(str(made)).load(0)
-    assert federation.names == ["writer 3", "writer 7", "writer 9"]
+    assert list(federation.names) == ["writer 3", "writer 7", "writer 9"]
     assert [federation.batch(m, np.arange(size))[1].tolist() for m, size in enumerate(federation.sizes)] == [
         [1, 4],
         [0, 2, 5],
         [3],
     ]
-    assert Writers(str(made), min_size=2).load(0).names == ["writer 3", "writer 7"]
+    assert list(Writers(str(made), min_size=2).load(0).names) == ["writer 3", "writer 7"]
     with pytest.raises(ValueError, match="no writer has min_size=4 digits, most: 3"):
         Writers(str(made), min_size=4).load(0)
 
