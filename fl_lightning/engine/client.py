@@ -9,12 +9,13 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from fl_lightning.engine.batches import ClientBatches
+from fl_lightning.engine.distillation import Distilled
 from fl_lightning.engine.hooks import attached, overrides
 from fl_lightning.engine.machine import seed_streams
 from fl_lightning.engine.model import FlatModel, differentiable_loss, loss_of, run_step, training_loss
 from fl_lightning.parts.protocols import Batch, LocalWork
 from fl_lightning.seeding import Purpose, client_seed
-from fl_lightning.solvers import SGD, LocalSteps, Solver
+from fl_lightning.solvers import SGD, LocalSteps, NotTrueDistillation, Solver
 from fl_lightning.solvers.solver import StepsAlong, StepsOfOptimizer
 from fl_lightning.types import ModelState
 
@@ -46,6 +47,9 @@ class ClientTrainer:
         self.autocast = autocast
         self.seeded = seeded
         self.position = attached(model.module)
+        self.distilled: Distilled | None = None  # where the solver adds a loss
+        if isinstance(self.solver, NotTrueDistillation):
+            self.distilled = Distilled(model.module, self.solver.added_loss)
         if solver.clip is not None:
             self.position.gradient_clip_val = solver.clip[0]
             self.position.gradient_clip_algorithm = GradClipAlgorithmType(solver.clip[1])

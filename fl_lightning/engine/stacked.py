@@ -145,9 +145,8 @@ class Stacked(SideBySide):
                     train_row(trainer, row, state, work, updates)
                 raise
 
-        single, stacked = self.trainers, list(self.stack_trainers.values())
-        step = work.handout.step
-        with self.prepared(training=True), stepping(single, step), stepping(stacked, step):
+        stacked = list(self.stack_trainers.values())
+        with self.at_work(state, work), stepping(stacked, work.handout.step):
             self.spread(task, range(len(stacks)))
         return updates
 

@@ -104,7 +104,7 @@ class OneByOne:
         """Train each client from the global state and return what they send back, in the given order."""
         updates = empty_updates(state, clients, work)
         longest_first = np.argsort(-updates.num_steps, kind="stable").tolist()
-        with self.prepared(training=True), stepping(self.trainers, work.handout.step):
+        with self.at_work(state, work):
             self.spread(lambda trainer, row: train_row(trainer, row, state, work, updates), longest_first)
         return updates
 
@@ -140,6 +140,17 @@ class OneByOne:
 
         with self.prepared(training):
             self.spread(task, range(len(clients)))
+
+    @contextmanager
+    def at_work(self, state: ModelState, work: LocalWork) -> Iterator[None]:
+        """Have all modules ready to train, with what is added to their losses and made around their steps."""
+        with ExitStack() as stack:
+            stack.enter_context(self.prepared(training=True))
+            for trainer in self.trainers:
+                if trainer.distilled is not None:
+                    stack.enter_context(trainer.distilled.by(state))
+            stack.enter_context(stepping(self.trainers, work.handout.step))
+            yield
 
     @contextmanager
     def prepared(self, training: bool) -> Iterator[None]:
