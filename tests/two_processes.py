@@ -17,7 +17,9 @@ from fl_lightning.data.federation import DatasetFederation, TensorFederation
 from fl_lightning.engine import Engine
 from fl_lightning.module import FederatedModule
 from fl_lightning.networks import DigitsNet
+from fl_lightning.personal import PulledModels
 from fl_lightning.samplers import Importance
+from fl_lightning.solvers import NotTrueDistillation
 
 
 class Augmented(torch.utils.data.TensorDataset):
@@ -60,6 +62,8 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
         sampling=SamplerSelection(Importance(), 5),
         channel=ChannelFailures(),
         engine=Engine({"local": "sequential", "augmented": "auto"}.get(mode, mode), threads=1),
+        personal=PulledModels() if mode in ("stacked", "sequential") else None,
+        solver=NotTrueDistillation() if mode == "augmented" else None,
         local_parameters=["network.0.1.*", "network.1.bias"] if mode == "local" else [],
         batch_size=8,
         fabric=fabric,
@@ -76,6 +80,7 @@ def played(mode: str, fabric: Fabric) -> dict[str, torch.Tensor]:
     return {
         **{f"own weights {client}": values for client, values in own["weights"].items()},
         **{f"own buffers {client}": values for client, values in own["buffers"].items()},
+        **{f"own model {client}": loop.personalised(client).weights for client in range(len(parts))},
         "weights": state.weights,
         "test_losses": torch.tensor([metrics["test_loss"] for metrics in results]),
         "test_numbers": torch.tensor([metrics["test_number"] for metrics in results]),

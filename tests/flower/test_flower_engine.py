@@ -17,7 +17,7 @@ IN_CI = ("fedacs", "scaffold", "fedstale", "powerofchoice", "os")
 
 
 # Their noise is made by steps of simulated clients, which nodes would not make.
-REFUSED = ("dpfedacs", "otafedacs", "fedcote")  # nodes are not asked for their labels
+REFUSED = ("dpfedacs", "otafedacs", "fedcote", "ditto", "apfl", "fedrep")  # labels and own models stay at the clients
 DEPLOYABLE = [name for name in configs.names("algorithms") if name not in REFUSED]
 
 

@@ -36,7 +36,7 @@ MEASURED = {"wall_time", "training_seconds"}  # columns that hold real seconds
 # Who is drawn depends on trained weights, so that elsewhere a last bit may choose another of two like clients.
 CHOOSING = {"digits_divfl", "digits_clustered", "digits_hics", "digits_powerofchoice", "digits_delta", "digits_os"}
 CHOOSING |= {"digits_cafed", "digits_oort", "digits_pyramidfl", "digits_tifl"}
-REFUSED = {"toy_fedcote", "toy_fedrep"}  # data without classes, a model without a second part
+REFUSED = {"toy_fedcote", "toy_fedntd", "toy_fedrep"}  # data without classes, a model without a second part
 ALL = [f"{data}_{algorithm}" for data in ("digits", "toy") for algorithm in configs.names("algorithms")]
 NAMES = [name for name in ALL if name not in REFUSED]
 

@@ -48,6 +48,7 @@ from fl_lightning.samplers import (
     WithReplacement,
 )
 from fl_lightning.server import FaultPolicy
+from fl_lightning.solvers import NotTrueDistillation
 from fl_lightning.system import Clock, DayNight, OnOff
 from fl_lightning.uploads import Attack, Clip, GaussianMechanism, OverTheAir, Quantized, RandomK, Signs, TopK
 
@@ -173,7 +174,8 @@ COMBINATIONS: dict[str, dict[str, Combination]] = {
         "ObservedConditions": given(schedule=lambda: ObservedConditions()),
     },
     "engine": {mode: given(engine=lambda mode=mode: Engine(mode)) for mode in ("sequential", "stacked", "threads")}
-    | {"max_local_steps": given(max_local_steps=lambda: "auto")},
+    | {"max_local_steps": given(max_local_steps=lambda: "auto")}
+    | {"NotTrueDistillation": given(solver=NotTrueDistillation)},
     "personal": {
         "PulledModels": given(personal=PulledModels),
         "MixedModels": given(personal=MixedModels),

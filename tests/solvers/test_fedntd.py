@@ -155,5 +155,5 @@ def test_what_classifies_nothing_is_refused_in_one_line(module, federation, said
 
 @pytest.mark.parametrize("settings", [{"beta": -1.0}, {"temperature": 0.0}, {"beta": float("nan")}])
 def test_bad_values_are_refused(settings):
-    with pytest.raises(ValueError, match="beta=.* must be finite and >= 0, temperature=.* finite and > 0"):
+    with pytest.raises(ValueError, match=r"beta=.* must be finite and >= 0, temperature=.* finite and > 0"):
         NotTrueDistillation(**settings)
