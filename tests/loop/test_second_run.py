@@ -2,15 +2,22 @@
 
 import pytest
 import torch
+from torch import nn
 
 from fl_lightning import algorithm
 from fl_lightning.callbacks import ComputationTime, HeterogeneitySchedule, StopAtTarget
 from fl_lightning.config import compose as configs
+from fl_lightning.module import FederatedModule
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.uploads import GaussianMechanism
 from fl_lightning.uploads.noise import Noise
 from made import made_loop
-from systems import PAPER_GROUPS, gaussian_federation, linear_module
+from systems import PAPER_GROUPS, gaussian_federation
+
+
+def two_layers():
+    torch.manual_seed(0)
+    return FederatedModule(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)), 3)
 
 
 def made(parts, **settings):
@@ -19,7 +26,7 @@ def made(parts, **settings):
 
 
 def run(loop, **arguments):
-    return loop.run(linear_module(), gaussian_federation(), **arguments)
+    return loop.run(two_layers(), gaussian_federation(), **arguments)
 
 
 @pytest.mark.parametrize("name", configs.names("algorithms"))
@@ -30,7 +37,7 @@ def test_a_second_run_is_like_the_first_for_every_algorithm(name):
             step.noise = Noise(0)  # a secret key is drawn anew in each run
     first, second = run(loop), run(loop)
     assert len(first.history) == len(second.history) == 4
-    assert not torch.equal(second.weights, torch.cat([p.detach().reshape(-1) for p in linear_module().parameters()]))
+    assert not torch.equal(second.weights, torch.cat([p.detach().reshape(-1) for p in two_layers().parameters()]))
     assert torch.equal(first.weights, second.weights)
 
 
@@ -64,7 +71,7 @@ def test_a_pause_is_granted_once():
 def test_a_run_that_resumes_keeps_what_was_learned():
     whole = run(made(algorithm("scaffold", 3)))
     loop = made(algorithm("scaffold", 3))
-    for result in loop.iterate(linear_module(), gaussian_federation()):
+    for result in loop.iterate(two_layers(), gaussian_federation()):
         if result.plan.index == 2:
             break
     resumed = run(loop, resume_from=loop.state_dict())
