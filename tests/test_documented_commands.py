@@ -3,13 +3,12 @@
 A new command in a document fails until it runs, or until it stands in ``ELSEWHERE`` with the reason.
 """
 
-import contextlib
-import io
 import re
 import shutil
 
 import pytest
 import yaml
+from here_pool import HerePool
 
 from documented import ROOT, Command, blocks, commands, options
 from fl_lightning.cli import compare, data, train
@@ -17,8 +16,6 @@ from fl_lightning.cli import main as command_line
 from fl_lightning.cli.main import main
 from fl_lightning.config import building, catalogue
 from fl_lightning.config import compose as configs
-from fl_lightning.jobs import worker
-from fl_lightning.jobs.pool import Event
 from made_runs import make_comparison, make_run
 
 ELSEWHERE = {
@@ -104,20 +101,10 @@ def world(template, tmp_path, monkeypatch):
     return folder
 
 
-class HerePool:
-    """Makes the first few runs, in this process: starting others takes longer, and test_cli.py reads all configs."""
+class FewPool(HerePool):
+    """test_cli.py reads all configs."""
 
-    def __init__(self, *_):
-        pass
-
-    def run(self, jobs):
-        for index, job in enumerate(jobs):
-            yield Event(job=job, kind="started")
-            if index >= 3:
-                yield Event(job=job, kind="kept")
-                continue
-            with contextlib.redirect_stdout(io.StringIO()):
-                yield Event(job=job, kind=worker.execute(job, io.StringIO()))
+    most = 3
 
 
 def check_settings(arguments, trusted=()):
@@ -136,7 +123,7 @@ def run_train(arguments, monkeypatch):
 
 
 def run_compare(arguments, monkeypatch):
-    monkeypatch.setattr("fl_lightning.jobs.pool.Pool", HerePool)
+    monkeypatch.setattr("fl_lightning.jobs.pool.Pool", FewPool)
     shutil.rmtree("runs")
     parser_options, overrides = compare.make_parser().parse_known_args([*arguments, "--seeds", "0:1"])
     _, jobs = compare._plan(parser_options, overrides)
@@ -150,8 +137,8 @@ def run_compare(arguments, monkeypatch):
 def run_data(arguments, monkeypatch):
     """Read the arguments: the data may be absent, and is fetched by no test."""
     asked = []
-    monkeypatch.setattr(data, "_fetch", lambda names, root: asked.extend(names))
-    monkeypatch.setattr(data, "_trace", lambda options: asked.extend(options.names))
+    for name in ("_fetch", "_trace"):
+        monkeypatch.setattr(data, name, lambda options, *_: asked.extend(options.names))
     monkeypatch.setattr(data, "_show", lambda options, *_: asked.append(configs.compose([options.config])))
     code = main(["data", *arguments])
     assert asked

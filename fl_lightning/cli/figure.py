@@ -36,32 +36,7 @@ class Scenario:
     remedy: str = "FedACS"  # what stands against FedAvg
 
 
-_SCENARIOS = {
-    "toy-static": Scenario(
-        title="Clients that differ: T from 1 to 30, q from 0.01 to 0.3",
-        schedule={"num_steps": {"first": 1, "last": 30}, "failure_rates": {"first": 0.01, "last": 0.3}},
-        rounds=10_000,
-    ),
-    "toy-homogeneous": Scenario(
-        title="Clients that are alike: T = 15, q = 0.2", schedule={"num_steps": 15, "failure_rates": 0.2}, rounds=3000
-    ),
-    "toy-dynamic": Scenario(
-        title="Clients that differ and change: a slow, unreliable half and a fast, reliable one",
-        schedule={
-            "groups": [
-                {"share": 0.5, "num_steps": [1, 10], "failure_rates": [0.2, 0.4]},
-                {"share": 0.5, "num_steps": [20, 30], "failure_rates": [0.0, 0.2]},
-            ]
-        },
-        rounds=3000,
-    ),
-    "codesign": Scenario(
-        title="Co-design: T of 2 or 3, and q that fits it",
-        schedule={"num_steps": [2] * 20 + [3] * 10, "failure_rates": {"first": 0.01, "last": 0.3}},
-        rounds=10_000,
-        remedy="co-design",
-    ),
-}
+_SCENARIOS = {name: Scenario(**each) for name, each in configs.read(configs.FOLDER / "figures.yaml").items()}
 
 
 def make_parser() -> OneLineParser:

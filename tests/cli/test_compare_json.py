@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from here_pool import HerePool
 
 from fl_lightning.cli.main import main
 from fl_lightning.cli.train import next_command
@@ -12,10 +13,16 @@ QUICK = ["--seeds", "0:2", "--loop.rounds", "2", "--logger", "none", "--jobs", "
 TOY = ["compare", "--config", "toy.yaml", "--algorithms", "fedacs,fedavg", *QUICK, "--json"]
 
 
-def test_compare_prints_one_document(tmp_path, capfd):
+@pytest.fixture
+def here(monkeypatch):
+    monkeypatch.setattr("fl_lightning.jobs.pool.Pool", HerePool)
+
+
+def test_compare_prints_one_document(tmp_path, capfd, request):
     command = [*TOY, "--out", str(tmp_path / "all")]
     assert main(command) == 0
     first = json.loads(capfd.readouterr().out)
+    request.getfixturevalue("here")
     assert main(command) == 0
     again = json.loads(capfd.readouterr().out)
     keys = {"folder", "metric", "reference", "tables", "runs", "trials"}
@@ -31,6 +38,7 @@ def test_compare_prints_one_document(tmp_path, capfd):
     assert json.loads(capfd.readouterr().out)["tables"] == first["tables"]
 
 
+@pytest.mark.usefixtures("here")
 def test_compare_says_of_a_failed_run_why(tmp_path, capfd):
     command = ["compare", "--config", "toy.yaml", "--algorithms", "fedavg", *QUICK, "--json", "--out", str(tmp_path)]
     assert main([*command, "--target_accuracy", "nan"]) == 2
@@ -40,6 +48,7 @@ def test_compare_says_of_a_failed_run_why(tmp_path, capfd):
     assert found["tables"] == {}
 
 
+@pytest.mark.usefixtures("here")
 def test_trials_of_a_grid_that_fail_are_named_and_end_in_no_other_error(tmp_path, capfd):
     command = ["compare", "--config", "toy.yaml", "--algorithms", "fedavg", "--seeds", "0", "--loop.rounds", "2"]
     command += ["--logger", "none", "--jobs", "2", "--grid", "loop.lr=0.001,0.002", "--tuning-seeds", "7", "--json"]

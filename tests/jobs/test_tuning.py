@@ -1,8 +1,6 @@
 """Tuning each algorithm on held-out data before it is compared; sweeps of W&B by the same settings."""
 
-import contextlib
 import csv
-import io
 import json
 import math
 import sys
@@ -10,29 +8,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from here_pool import HerePool
 
 from fl_lightning.cli.main import main
 from fl_lightning.config.compose import ConfigError
-from fl_lightning.jobs import tuning, worker
+from fl_lightning.jobs import tuning
 from fl_lightning.jobs.jobs import Job
-from fl_lightning.jobs.pool import Event
 from fl_lightning.jobs.tuning import Axis, Score
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--data.partition.num_clients=10", "--loop.batch_size=8", "--loop.rounds=3", "--logger=none"]
-
-
-class HerePool:
-    """Makes the runs in this process."""
-
-    def __init__(self, *_):
-        pass
-
-    def run(self, jobs):
-        for job in jobs:
-            yield Event(job=job, kind="started")
-            with contextlib.redirect_stdout(io.StringIO()):
-                yield Event(job=job, kind=worker.execute(job, io.StringIO()))
 
 
 @pytest.fixture
