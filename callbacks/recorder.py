@@ -103,7 +103,7 @@ class RunRecorder(Remembers, RoundCallback):
             ("expected_draws", plan.cohort.probabilities * plan.cohort.num_draws),
             ("draws", plan.cohort.counts),
             ("deliveries", result.delivered),
-            ("effective_weight", planned.lasting_weights),
+            ("effective_weight", planned.step_length * planned.lasting_weights),  # a longer step counts for more
             ("num_steps", plan.profiles.num_steps),
             ("failure_rate", plan.profiles.failure_rates),
             ("rejected", np.bincount(np.array(rejected, dtype=np.int64), minlength=plan.profiles.num_clients)),
@@ -174,6 +174,7 @@ class RunRecorder(Remembers, RoundCallback):
         totals = {name: known[name] for name in ("expected_draws", "draws", "deliveries", "rejected")}
         sums = [name for name in (*_SUMS, "offered_steps") if name in known and name not in totals]
         means = {name: known[name] / max(1, num_rounds) for name in sums}
+        means["effective_weight"] = known["effective_weight"] / max(1e-300, known["effective_weight"].sum())
         evaluated = {name.removeprefix("test_"): values.numpy() for name, values in self._evaluations.items()}
         names = {"name": np.array(self._names)} if self._names else {}
         return {**names, "size": known["size"], "weight": known["weight"], **means, **totals, **evaluated}

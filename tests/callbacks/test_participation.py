@@ -33,9 +33,7 @@ OTHERS = [(name, []) for name in configs.names("algorithms") if name not in ("fe
 @pytest.mark.parametrize(
     ("algorithm", "more"), [*ONCE, *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)]
 )
-def test_an_audit_equals_the_diagnosis_within_the_band(algorithm, more, tmp_path, capsys, request):
-    if algorithm == "f3ast":
-        request.applymarker(pytest.mark.xfail(reason="log and prediction are apart after 400 rounds, not explained"))
+def test_an_audit_equals_the_diagnosis_within_the_band(algorithm, more, tmp_path, capsys):
     if trained(tmp_path / "run", algorithm, 400, *more):
         pytest.skip(capsys.readouterr().err.splitlines()[-1])  # no log can show what it optimises
     found = audit(read_log(tmp_path / "run" / PARTICIPATION))
