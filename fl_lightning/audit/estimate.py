@@ -96,22 +96,19 @@ def audit(
     one_of("aggregation", aggregation, Aggregation)
     notes: list[str] = []
     steps, steps_from = _steps(log, epochs, batch_size, assume, notes)
-    applied = _applied(log, aggregation, notes)
+    ratio = aggregation == "ratio" and "applied" not in log.known
+    weights = _weights(log, notes)
+    pulls = weights * log.arrived
+    totals = np.bincount(log.rounds, pulls, minlength=log.num_rounds)[log.rounds]
+    applied = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0) if ratio else weights
     examples = client_means(log, log.known["examples"]) if "examples" in log.known else None
     chosen: Wanted = wanted or ("equal" if examples is None else "examples")
     one_of("wanted", chosen, Wanted)
     shares = applied * log.arrived
     arrivals = log.arrived > 0
     objective = _shares(log, shares * steps)
-    weights = _wanted(log, chosen, examples, notes)
-    from_wanted, from_equal = distances(
-        log,
-        shares * steps,
-        _factors(log, aggregation),
-        _completed(examples, len(log.names)),
-        weights,
-        np.full(len(weights), 1 / len(weights)),
-    )
+    target, equal = _wanted(log, chosen, examples, notes), np.full(len(log.names), 1 / len(log.names))
+    from_wanted, from_equal = distances(log, pulls, steps, _sizes(log, examples), ratio, target, equal)
     otherwise = None
     if steps_from == "assumed" and assume is None and examples is not None:
         otherwise = audit(log, wanted=chosen, aggregation=aggregation, assume="epochs")
@@ -119,7 +116,7 @@ def audit(
     return Audit(
         names=log.names,
         num_rounds=log.num_rounds,
-        weights=weights,
+        weights=target,
         wanted=chosen,
         examples=examples,
         objective=objective,
@@ -184,48 +181,26 @@ def _filled(log: Log, name: str) -> Vector | None:
     return None if np.isnan(filled[log.arrived > 0]).any() else np.nan_to_num(filled)
 
 
-def _applied(log: Log, aggregation: Aggregation, notes: list[str]) -> Vector:
-    """Return g, the share of one upload of each row in the step of its round; 0 where none arrived, (N,)."""
+def _weights(log: Log, notes: list[str]) -> Vector:
+    """Return v, the weight of one upload of each row, or the factor that it really had; 0 where none arrived, (N,)."""
     arrived = log.arrived > 0
     for name in ("applied", "weight"):
-        if name in log.known and np.isnan(log.known[name][arrived]).any():
-            raise ValueError(f"{name} is blank for some uploads that arrived: fill it in, or leave the column out")
-    if "applied" in log.known:
-        return np.where(arrived, log.known["applied"], 0.0)
-    weights = log.known.get("weight")
-    if weights is None:
-        weights = _filled(log, "examples")
-        told = "examples" if weights is not None else "1 each"
-        notes.append(f"The log has no weights: uploads are taken to weigh {told}.")
-    weights = np.where(arrived, 1.0 if weights is None else weights, 0.0)
-    if aggregation == "sum":
-        return weights
-    totals = np.bincount(log.rounds, weights * log.arrived, minlength=log.num_rounds)[log.rounds]
-    return np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)
+        if name in log.known:
+            if np.isnan(log.known[name][arrived]).any():
+                raise ValueError(f"{name} is blank for some uploads that arrived: fill it in, or leave the column out")
+            return np.where(arrived, log.known[name], 0.0)
+    weights = _filled(log, "examples")
+    told = "examples" if weights is not None else "1 each"
+    notes.append(f"The log has no weights: uploads are taken to weigh {told}.")
+    return np.where(arrived, 1.0 if weights is None else weights, 0.0)
 
 
-def _factors(log: Log, aggregation: Aggregation) -> Vector:
-    """Return the part in a round that an upload of each client can be expected to have, up to a common factor, (M,)."""
-    name = next((each for each in ("applied", "weight") if each in log.known), None)
-    examples = client_means(log, log.known["examples"]) if "examples" in log.known else None
-    weights = _completed(examples, len(log.names))
-    if name is not None:
-        found = client_means(log, np.where(log.arrived > 0, log.known[name], np.nan))
-        seen = ~np.isnan(found)
-        scale = np.nansum(found) / weights[seen].sum()  # of who was never seen: as others of its size
-        weights = _completed(np.where(seen, found, scale * weights), len(log.names))
-    if name == "applied" or aggregation == "sum":
-        return weights
-    totals = np.bincount(log.rounds, weights[log.clients] * log.arrived, minlength=log.num_rounds)
-    return weights / (weights + totals[totals > 0].mean())
-
-
-def _completed(values: Vector | None, num: int) -> Vector:
-    """Return values of all clients, the mean where one is not known, none of them 0, (M,)."""
-    if values is None or not np.nansum(values) > 0:
-        return np.ones(num)
-    mean = np.nanmean(values)
-    return np.maximum(np.where(np.isnan(values), mean, values), 1e-6 * mean)
+def _sizes(log: Log, examples: Vector | None) -> Vector:
+    """Return the examples of all clients, the mean where they are not known, none of them 0, (M,)."""
+    if examples is None or not np.nansum(examples) > 0:
+        return np.ones(len(log.names))
+    mean = np.nanmean(examples)
+    return np.maximum(np.where(np.isnan(examples), mean, examples), 1e-6 * mean)
 
 
 def _wanted(log: Log, wanted: Wanted, examples: Vector | None, notes: list[str]) -> Vector:

@@ -2,12 +2,14 @@
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from nvflare.apis.dxo import DXO, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
@@ -43,11 +45,27 @@ def check_epochs(epochs: float | None, batch_size: int | None) -> None:
         raise ValueError(f"epochs={epochs} must be above 0, and batch_size={batch_size} at least 1")
 
 
+def on_sampled(fl_ctx: FLContext, note: Callable[[list[str]], None]) -> None:
+    """Note whom the controller of the round that begins asks, whether or not they fetch their task."""
+    controller = fl_ctx.get_engine().get_component(fl_ctx.get_prop(FLContextKey.WORKFLOW))
+    sample = getattr(controller, "sample_clients", None)
+    if sample is None:
+        return
+
+    def noted(*args: int | None, **named: int | None) -> list[str]:
+        controller.sample_clients = sample  # for this round alone
+        names: list[str] = controller.sample_clients(*args, **named)
+        note(names)
+        return names
+
+    controller.sample_clients = noted
+
+
 class ParticipationRecorder(FLComponent):
     """Writes a round when it has been aggregated, and prints the verdict at the end of the run.
 
-    Sites count as asked when they fetch the round's task. Weights are those of NVFlare's FedAvg: the steps of the round
-    times the site's aggregation weight.
+    Sites count as asked when the controller samples them, or when they fetch the round's task. Weights are those of
+    NVFlare's FedAvg: the steps of the round times the site's aggregation weight.
 
     Args:
         path: Of the log; relative to the run's folder at the server.
@@ -81,6 +99,7 @@ class ParticipationRecorder(FLComponent):
             self._book = Book(Path(folder) / self.path)
         elif event_type == AppEventType.ROUND_STARTED:
             self._asked, self._arrived = Counter(), {}
+            on_sampled(fl_ctx, lambda names: self._asked.update(dict.fromkeys(names, 1)))
         elif event_type == AppEventType.BEFORE_TRAIN_TASK:
             self._asked[_peer(fl_ctx)] = 1
         elif event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
@@ -144,4 +163,5 @@ def audited(
         raise TypeError(f"audited takes a recipe of NVFlare, not {type(recipe).__name__}")
     recorder = ParticipationRecorder(path, examples_key, epochs, batch_size, wanted)
     recipe._job.to_server(recorder, id="participation")  # as NVFlare's own add_experiment_tracking does
+    recipe._job.set_app_packages([*recipe._job.job.app_packages, "fl_lightning"])  # is installed: no part is copied
     return recipe

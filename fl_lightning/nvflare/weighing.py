@@ -17,7 +17,7 @@ from nvflare.app_common.app_event_type import AppEventType
 
 from fl_lightning.audit.book import Learned
 from fl_lightning.audit.estimate import Wanted
-from fl_lightning.nvflare.recording import APPLIED, check_epochs, examples_of, number
+from fl_lightning.nvflare.recording import APPLIED, check_epochs, examples_of, number, on_sampled
 from fl_lightning.theory.checks import one_of
 
 
@@ -55,19 +55,22 @@ class HeterogeneityAware(ModelAggregator):
         self.examples_key, self.bound = examples_key, bound
         self.epochs, self.batch_size = epochs, batch_size
         self._learned = Learned(wanted=wanted, bound=bound)
+        self._asked: set[str] = set()
         self.reset_stats()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Note who fetches the round's task."""
+        """Note who is asked."""
         super().handle_event(event_type, fl_ctx)
-        if event_type == AppEventType.BEFORE_TRAIN_TASK:
-            self._asked.add(str(fl_ctx.get_peer_context().get_identity_name()))
+        if event_type == AppEventType.ROUND_STARTED:
+            on_sampled(fl_ctx, self._ask)
         elif event_type == AppEventType.BEFORE_CONTRIBUTION_ACCEPT:
             self.fl_ctx = fl_ctx
 
+    def _ask(self, names: list[str]) -> None:
+        self._asked = set(names)
+
     def reset_stats(self) -> None:
-        """Begin a round."""
-        self._asked: set[str] = set()
+        """Begin a round; who is asked in it is known by now."""
         self._amounts: dict[str, float] = {}  # a of who arrived
         self._reports: dict[str, tuple[float, float | None]] = {}
         self._sum, self._metrics = WeightedAggregationHelper(), WeightedAggregationHelper()
