@@ -376,6 +376,13 @@ def test_reported_weights_are_the_predicted_ones(algorithm: Algorithm, system: s
     assert np.abs(reported - predicted).sum() < 0.5 * TOLERANCE
 
 
+def test_feddyn_needs_rounds_in_inverse_proportion_to_alpha() -> None:
+    """A client's term is learned at the rate alpha eta A per arrival: a tenth of alpha takes ten times the rounds."""
+    dyn = Algorithm("", IMPORTANCE, lambda: aggregators.DynamicRegularizer(8.0), exact, copies=4, proximal=8.0)
+    assert error(dyn, "spec-static", 320, 4) > 3 * TOLERANCE
+    assert error(dyn, "spec-static", 3200, 4) < TOLERANCE
+
+
 @pytest.mark.parametrize("algorithm", WRONG, ids=by_name)
 def test_wrong_variants_miss_the_predicted_weights(algorithm: Algorithm) -> None:
     assert error(algorithm, "spec-static", 2000, copies=1) > 3 * TOLERANCE
