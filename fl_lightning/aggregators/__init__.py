@@ -3,16 +3,13 @@
 from fl_lightning.aggregators.aggregator import Aggregator
 from fl_lightning.aggregators.cafedavg import CommunicationAware, CommunicationAwareNormalizedMean
 from fl_lightning.aggregators.client_rows import RowStorage
-from fl_lightning.aggregators.debiased import EstimatedParticipation
-from fl_lightning.aggregators.favano import ReweightedProgress
 from fl_lightning.aggregators.fedar import RectifiedMean
-from fl_lightning.aggregators.fedau import ParticipationIntervals
+from fl_lightning.aggregators.fedau import EstimatedParticipation, ParticipationIntervals
 from fl_lightning.aggregators.fedavg import AnonymousMean
-from fl_lightning.aggregators.feddyn import DynamicRegularizer
 from fl_lightning.aggregators.fednova import IncompleteWork, NormalizedMean
-from fl_lightning.aggregators.fedpbc import EchoedInnovations, PostponedBroadcast
+from fl_lightning.aggregators.fedpbc import EchoedInnovations, PostponedBroadcast, ReweightedProgress
 from fl_lightning.aggregators.fedvarp import LastKnownUpdates, MemorizedMean, RecentMean, StaleMixture
-from fl_lightning.aggregators.focus import PushPull, UplinkMerge
+from fl_lightning.aggregators.focus import DynamicRegularizer, PushPull, UplinkMerge
 from fl_lightning.aggregators.robust import (
     CoordinateMedian,
     GeometricMedian,
