@@ -325,11 +325,35 @@ class RankedByAvailability(samplers.TrackedRates):
         pass
 
 
+class TrackedWithoutAck(aggregators.PushPull):
+    """FOCUS as its authors' code has it, which knows no lost uploads: clients take over their vector in any case."""
+
+    def trains(self, plan, delivered):
+        return plan.cohort.clients
+
+
+class MergedWithoutAck(aggregators.UplinkMerge):
+    """FedSUM in the same way."""
+
+    def trains(self, plan, delivered):
+        return plan.cohort.clients
+
+
+class DividedByAvailability(samplers.CorrelationAware):
+    """CA-Fed that divides by how often a client is there, as its authors' code, and not by how often it arrives."""
+
+    def _rates(self, num_clients):
+        return np.ones(num_clients)
+
+
 # What is wrong, with the Omega that it was meant to have.
 WRONG = [
     Algorithm("FedNova, tau received", IMPORTANCE, lambda: NOVA("received"), fednova),
     Algorithm("FedNova, tau selected", IMPORTANCE, lambda: NOVA("selected"), fednova),
     Algorithm("SCAFFOLD without ACK", IMPORTANCE, lambda: aggregators.ControlVariates("always"), exact),
+    Algorithm("FOCUS without ACK", IMPORTANCE, TrackedWithoutAck, exact),
+    Algorithm("FedSUM without ACK", IMPORTANCE, MergedWithoutAck, exact),
+    Algorithm("CA-Fed by availability", lambda: DividedByAvailability(bias=1e9), MEAN, links_corrected),
     Algorithm("F3AST ranked by availability", RankedByAvailability, MEAN, fedavg),
     Algorithm("OS without reweighting", lambda: samplers.NormProportional(reweight=False), MEAN, fedavg),
 ]
