@@ -129,10 +129,12 @@ def _diagnose(
     outer, inner = parts.split_overrides(overrides)
     outer, _ = parts.split_overrides(outer, parts.AVERAGING)
     _, of_averaging = parts.split_overrides(overrides, parts.AVERAGING)
+    partition = None
     if table is not None:
         given = systems.planner_of_table(table, parts.beside_clients(merged, outer, options.trust))
     else:
         environment = parts.environment(merged, outer, options.trust)
+        partition = getattr(environment.data, "partition", None)
         given = systems.planner_of_config(environment, parts.model_bytes(merged, options.trust))
     planner, label_counts, notes = given
     algorithms = list(parts.algorithms(merged, configs.names_given(options.algorithms), inner, options.trust))
@@ -144,7 +146,7 @@ def _diagnose(
     settings = parts.averaging(merged, of_averaging, options.trust)
     rounds = given_rounds(planner)
     choice = recommend(found, _kept(settings, planner, rounds))
-    regime = systems.regime_of(algorithms, found, planner, label_counts)
+    regime = systems.regime_of(algorithms, found, planner, label_counts, settings.rounds, partition)
     if options.json:
         document = words.document(found, unknown, choice, regime)
         print_json({"source": title, "clients": len(planner.weights), **document})

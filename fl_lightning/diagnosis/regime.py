@@ -11,6 +11,7 @@ from fl_lightning.diagnosis.objective import Diagnosis, class_shares
 
 Verdict = Literal["pays", "level", "costs"]
 _PAYS, _COSTS = 0.1, 0.3  # margins from which on runs on digits differed by more than 0.02 in accuracy
+_ROUNDS = 150  # of these runs
 _WORDS = {
     "pays": "the bias of FedAvg outweighs it. Take what is recommended.",
     "level": "both are small. A limit on local work does most; consistency costs little and keeps the objective yours.",
@@ -24,7 +25,7 @@ class Regime:
     """What is left to gain once nobody is asked for long local work."""
 
     bias: float  # chi-square of what FedAvg with the same limit optimises: of the classes where they are known
-    noise: float  # variance that consistent draws add to a step, over its squared length
+    noise: float  # variance that consistent draws add to a step, over its squared length, by the rounds averaged
     labels_known: bool
 
     @property
@@ -44,15 +45,18 @@ class Regime:
         )
 
 
-def regime(consistent: Diagnosis, biased: Diagnosis, label_counts: npt.ArrayLike | None = None) -> Regime:
+def regime(
+    consistent: Diagnosis, biased: Diagnosis, label_counts: npt.ArrayLike | None = None, rounds: int = _ROUNDS
+) -> Regime:
     r"""Return the regime of clients, given two algorithms that ask for the same work.
 
     .. math:: \beta = \sum_c \frac{(w L - \Omega L)_c^2}{(\Omega L)_c}, \qquad
-        \nu = \zeta \frac{V - V_\mathrm{biased}}{K}, \qquad \zeta = \sum_m w_m \tfrac12 \lVert L_m - w L \rVert_1
+        \nu = \frac{150}{R} \zeta \frac{V - V_\mathrm{biased}}{K}, \qquad
+        \zeta = \sum_m w_m \tfrac12 \lVert L_m - w L \rVert_1
 
     with L the shares of the classes among each client's examples. Both multiply the squared difference of the clients'
-    gradients: that of the bias stays, that of the variance goes down with the rounds that are averaged. Where labels
-    are not known, each client counts as a class of its own.
+    gradients: that of the bias stays, that of the variance goes down with the R rounds that are averaged (the margins
+    come from runs of 150). Where labels are not known, each client counts as a class of its own.
 
     >>> from fl_lightning.diagnosis.objective import TypicalRound, diagnose
     >>> w, t = np.array([0.5, 0.5]), np.array([4.0, 4.0])
@@ -69,4 +73,4 @@ def regime(consistent: Diagnosis, biased: Diagnosis, label_counts: npt.ArrayLike
     apart = 1.0 if label_counts is None else float(biased.weights @ np.abs(mixes - wanted).sum(axis=1)) / 2
     added = max(0.0, consistent.step_variance - biased.step_variance)
     bias = theory.chi_square(wanted[there], found[there])
-    return Regime(bias=bias, noise=apart * added, labels_known=label_counts is not None)
+    return Regime(bias=bias, noise=apart * added * _ROUNDS / rounds, labels_known=label_counts is not None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fl_lightning import theory
 from fl_lightning.algorithms import Algorithm, System
-from fl_lightning.data.partitions import expected_sizes
+from fl_lightning.data.partitions import IID, expected_sizes
 from fl_lightning.diagnosis.dry_run import (
     GivenConditions,
     bounded_parts,
@@ -132,9 +132,19 @@ def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tup
 
 
 def regime_of(
-    algorithms: Iterable[tuple[str, Algorithm]], found: Sequence[Diagnosis], like: Planner, labels: IntVector | None
+    algorithms: Iterable[tuple[str, Algorithm]],
+    found: Sequence[Diagnosis],
+    like: Planner,
+    labels: IntVector | None,
+    rounds: int,
+    partition: object = None,
 ) -> Regime | None:
-    """Return whether consistency pays beyond the limit on work of a limited algorithm among them; None without one."""
+    """Return whether consistency pays beyond the limit on work of a limited algorithm among them; None without one.
+
+    Clients of an IID partition are alike, whatever the labels are that nobody has looked at.
+    """
+    if labels is None and isinstance(partition, IID):
+        labels = np.ones((len(like.weights), 1), dtype=np.int64)
     known = {each.name: each for each in found if np.isfinite(each.step_variance)}
     for name, algorithm in algorithms:
         sampling = algorithm.sampling
@@ -142,7 +152,7 @@ def regime_of(
         if limited and isinstance(sampling, Selection):
             plain = Selection(Importance(), sampling.clients_per_round, sampling.drawing)
             biased, _ = diagnosed([("", replace(algorithm, sampling=plain))], like)
-            return regime(known[name], biased[0], labels) if biased else None
+            return regime(known[name], biased[0], labels, rounds) if biased else None
     return None
 
 
