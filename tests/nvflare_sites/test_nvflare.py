@@ -83,6 +83,45 @@ def test_the_cure_weighs_by_steps_and_bounds_what_a_liar_gains():
         HeterogeneityAware(epochs=1)
 
 
+def test_a_site_that_never_fetches_its_task_was_asked(tmp_path):
+    pytest.importorskip("nvflare")
+    from types import SimpleNamespace
+
+    from nvflare.apis.event_type import EventType
+    from nvflare.apis.fl_constant import FLContextKey
+    from nvflare.app_common.app_constant import AppConstants
+    from nvflare.app_common.app_event_type import AppEventType
+
+    from fl_lightning.nvflare import HeterogeneityAware, ParticipationRecorder
+
+    controller = SimpleNamespace(sample_clients=lambda number: ["site-1", "site-3"][:number])
+    workspace = SimpleNamespace(get_run_dir=lambda job: tmp_path)
+    engine = SimpleNamespace(
+        get_component={"fedavg": controller}.get,
+        get_workspace=lambda: workspace,
+        get_clients=lambda: [SimpleNamespace(name=f"site-{place}") for place in (1, 2, 3)],
+    )
+    told = {
+        FLContextKey.WORKFLOW: "fedavg",
+        AppConstants.CURRENT_ROUND: 0,
+        AppConstants.TRAINING_RESULT: None,
+        AppConstants.AGGREGATION_RESULT: SimpleNamespace(meta={}),
+    }
+    context = SimpleNamespace(
+        get_engine=lambda: engine, get_prop=lambda name, default=None: told.get(name, default), get_job_id=lambda: "job"
+    )
+    recorder, cure = ParticipationRecorder(), HeterogeneityAware()
+    recorder.handle_event(EventType.START_RUN, context)
+    for each in (recorder, cure):
+        each.handle_event(AppEventType.ROUND_STARTED, context)
+    assert controller.sample_clients(2) == ["site-1", "site-3"]
+    cure.reset_stats()
+    assert cure._asked == {"site-1", "site-3"}
+    recorder.handle_event(AppEventType.AFTER_AGGREGATION, context)
+    rows = [line.split(",")[1:4] for line in (tmp_path / "participation.csv").read_text().splitlines()[1:]]
+    assert sorted(rows) == [["site-1", "1", "0"], ["site-2", "0", "0"], ["site-3", "1", "0"]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cure", [False, True])
 @pytest.mark.skipif(find_spec("nvflare") is None, reason="needs the extra nvflare")
