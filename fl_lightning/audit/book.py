@@ -1,5 +1,6 @@
 """What a server of any framework keeps while it runs: the log of its rounds, and what it has learned of its clients."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from fl_lightning.audit import words
 from fl_lightning.audit.cures import cures
 from fl_lightning.audit.estimate import Wanted, audit
 from fl_lightning.audit.log import LogWriter, Row, read_log
-from fl_lightning.theory.checks import Vector
+from fl_lightning.theory.checks import Vector, one_of
 
 LOG = "participation.csv"
 _FAILURE_RATE = 0.1  # before anything was seen
@@ -75,6 +76,11 @@ class Learned:
     steps: dict[str, float] = field(default_factory=dict)  # mean of what it reported
     examples: dict[str, float] = field(default_factory=dict)  # as reported last
 
+    def __post_init__(self) -> None:
+        one_of("wanted", self.wanted, Wanted)
+        if not 1 <= self.bound < math.inf:
+            raise ValueError(f"bound={self.bound} must be a number of at least 1")
+
     def observe(self, asked: Iterable[str], reports: Mapping[str, tuple[float, float | None]]) -> None:
         """Learn from a round: who was asked, and steps and examples of who answered."""
         self.asked.update(set(asked))
@@ -85,10 +91,11 @@ class Learned:
             if examples is not None:
                 self.examples[name] = examples
 
-    def weights(self, names: Sequence[str]) -> Vector:
+    def weights(self, names: Sequence[str], given: Mapping[str, float] | None = None) -> Vector:
         """Return what is wanted, up to a factor; a client that is not known is taken as the mean of the others."""
-        size = float(np.mean(list(self.examples.values()))) if self.examples else 1.0
-        return np.array([self.examples.get(name, size) if self.wanted == "examples" else 1.0 for name in names])
+        known = self.examples if given is None else given
+        size = float(np.mean(list(known.values()))) if known else 1.0
+        return np.array([known.get(name, size) if self.wanted == "examples" else 1.0 for name in names])
 
     def failure_rates(self, names: Sequence[str]) -> Vector:
         """Return q, with a prior."""
@@ -96,8 +103,16 @@ class Learned:
         lost = asked - np.array([self.answered[name] for name in names])
         return (_PRIOR_ROUNDS * _FAILURE_RATE + lost) / (_PRIOR_ROUNDS + asked)
 
-    def bounded_steps(self, names: Sequence[str], taken: Mapping[str, float] | None = None) -> Vector:
-        """Return T as learned, or as taken, within the bound; the median where it is not known."""
-        usual = float(np.median(list(self.steps.values())))
-        known = self.steps if taken is None else taken
+    def bounded_steps(self, names: Sequence[str], given: Mapping[str, float] | None = None) -> Vector:
+        """Return T as learned, or as given, within the bound; the median where it is not known."""
+        known = self.steps if given is None else given
+        usual = float(np.median(list((self.steps or known).values())))
         return np.clip([known.get(name, usual) for name in names], usual / self.bound, usual * self.bound)
+
+
+def check_epochs(epochs: float | None, batch_size: int | None, what: str) -> None:
+    """Refuse one without the other."""
+    if (epochs is None) != (batch_size is None):
+        raise ValueError(f"epochs and batch_size make {what} together: give both or neither")
+    if epochs is not None and batch_size is not None and not (epochs > 0 and batch_size >= 1):
+        raise ValueError(f"epochs={epochs} must be above 0, and batch_size={batch_size} at least 1")

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from fl_lightning.audit.book import LOG, Book
+from fl_lightning.audit.book import LOG, Book, check_epochs
 from fl_lightning.audit.estimate import Wanted
 from fl_lightning.audit.log import Row
 
@@ -45,10 +45,7 @@ class Reported:
     batch_size: int | None = None  # likewise
 
     def __post_init__(self) -> None:
-        if (self.epochs is None) != (self.batch_size is None):
-            raise ValueError("epochs and batch_size make steps together: give both or neither")
-        if self.epochs is not None and self.batch_size is not None and not (self.epochs > 0 and self.batch_size >= 1):
-            raise ValueError(f"epochs={self.epochs} must be above 0, and batch_size={self.batch_size} at least 1")
+        check_epochs(self.epochs, self.batch_size, "steps")
 
     def examples(self, reply: Message) -> float | None:
         """Return how many examples a client reports; None where it reports none."""
@@ -71,64 +68,41 @@ def metric(reply: Message, key: str) -> float | None:
     return None
 
 
-class Watcher(Protocol):
-    """Sees the messages of each round on their way, and returns what takes their place."""
+class Watcher:
+    """Writes the log of what passes between a strategy and its nodes, and leaves all messages as they are."""
 
-    book: Book
+    def __init__(self, path: str | Path, reported: Reported | None, weight_key: str | None = None) -> None:
+        self.book, self.reported = Book(path), reported or Reported()
+        self.weight_key = weight_key  # metric with which the strategy weighs replies
 
     def outgoing(self, messages: list[Message], arrays: ArrayRecord, grid: Grid) -> list[Message]:
         """Return what is sent to nodes."""
-
-    def incoming(self, server_round: int, replies: list[Message]) -> list[Message]:
-        """Return what the strategy aggregates."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Makes rows of replies."""
-
-    reported: Reported
-    weight_key: str | None = None  # metric with which the strategy weighs replies
-
-    def of(
-        self, index: int, asked: Counter[str], replies: Iterable[Message], applied: float | None = None
-    ) -> dict[str, Row]:
-        """Return the rows of a round; with ``applied``, one reply stands for all draws of its node."""
-        arrived: dict[str, list[Message]] = {}
-        for reply in replies:
-            if not reply.has_error():
-                arrived.setdefault(str(reply.metadata.src_node_id), []).append(reply)
-        return {node: self._row(index, node, asked[node], some, applied) for node, some in arrived.items()}
-
-    def _row(self, index: int, node: str, number: int, replies: list[Message], applied: float | None) -> Row:
-        weighed = self.weight_key is not None and applied is None
-        return Row(
-            round=index,
-            client=node,
-            asked=number,
-            arrived=min(number, len(replies)) if applied is None else number,
-            examples=self.reported.examples(replies[0]),
-            steps=self.reported.steps(replies[0]),
-            weight=metric(replies[0], self.weight_key) if weighed and self.weight_key else None,
-            applied=applied,
-        )
-
-
-@dataclass
-class _Silent:
-    """Writes the log, and leaves all messages as they are."""
-
-    book: Book
-    rows: Rows
-
-    def outgoing(self, messages: list[Message], arrays: ArrayRecord, grid: Grid) -> list[Message]:
         asked = Counter(str(message.metadata.dst_node_id) for message in messages)
         self.book.ask(asked, map(str, grid.get_node_ids()))
         return messages
 
     def incoming(self, server_round: int, replies: list[Message]) -> list[Message]:
-        self.book.receive(server_round, self.rows.of(server_round, self.book.asked, replies))
+        """Return what the strategy aggregates."""
+        self.book.receive(server_round, self.rows(server_round, replies))
         return replies
+
+    def rows(self, index: int, replies: Iterable[Message], applied: float | None = None) -> dict[str, Row]:
+        """Return the rows of a round; with ``applied``, one reply stands for all draws of its node."""
+        good = [(str(reply.metadata.src_node_id), reply) for reply in replies if not reply.has_error()]
+        asked, arrived = self.book.asked, Counter(node for node, _ in good)
+        return {
+            node: Row(
+                round=index,
+                client=node,
+                asked=asked[node],
+                arrived=min(asked[node], arrived[node]) if applied is None else asked[node],
+                examples=self.reported.examples(reply),
+                steps=self.reported.steps(reply),
+                weight=None if self.weight_key is None else metric(reply, self.weight_key),
+                applied=applied,
+            )
+            for node, reply in reversed(good)  # the first of several replies is kept
+        }
 
 
 def audited(
@@ -149,8 +123,7 @@ def audited(
         every: Print the verdict after so many rounds, too; 0: at the end alone.
     """
     weight_key = strategy.weighted_by_key if isinstance(strategy, FedAvg) else None
-    rows = Rows(reported=reported or Reported(), weight_key=weight_key)
-    return watched(strategy, _Silent(Book(path), rows), wanted, every)
+    return watched(strategy, Watcher(path, reported, weight_key), wanted, every)
 
 
 def watched(strategy: S, watcher: Watcher, wanted: Wanted | None, every: int) -> S:

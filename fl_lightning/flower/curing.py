@@ -1,35 +1,35 @@
 """A cure for federations that run Flower's weighted means: FedACS's draws, and a mean over all that were drawn."""
 
-import math
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+from typing_extensions import override
 
 from fl_lightning import theory
-from fl_lightning.audit.book import LOG, Book, Learned
+from fl_lightning.audit.book import LOG, Learned
 from fl_lightning.audit.estimate import Wanted
 from fl_lightning.audit.log import Row
-from fl_lightning.flower.auditing import NO_MEANS, Reported, Rows, S, watched
+from fl_lightning.flower.auditing import NO_MEANS, Reported, S, Watcher, watched
 from fl_lightning.samplers.sampler import Systematic
-from fl_lightning.theory.checks import Vector, one_of
+from fl_lightning.theory.checks import Vector
 
 
-@dataclass(kw_only=True)
-class _Cure:
+class _Cure(Watcher):
     """Readdresses what a strategy sends, and weighs what it gets."""
 
-    book: Book
-    rows: Rows
-    strategy: FedAvg
-    rng: np.random.Generator
-    learned: Learned
-    sent: ArrayRecord | None = None
+    def __init__(
+        self, path: str | Path, reported: Reported | None, counts_key: str, learned: Learned, seed: int | None
+    ) -> None:
+        super().__init__(path, reported)
+        self.counts_key, self.learned = counts_key, learned
+        self.rng = np.random.default_rng(seed)
+        self.sent: ArrayRecord | None = None
 
+    @override
     def outgoing(self, messages: list[Message], arrays: ArrayRecord, grid: Grid) -> list[Message]:
         if not messages:
             return messages
@@ -49,10 +49,11 @@ class _Cure:
             known.weights(nodes), known.failure_rates(nodes), known.bounded_steps(nodes)
         )
 
+    @override
     def incoming(self, server_round: int, replies: list[Message]) -> list[Message]:
         good = [reply for reply in replies if not reply.has_error()]
         drawn = self.book.asked
-        rows = self.rows.of(server_round, drawn, good, applied=1 / max(1, drawn.total()))
+        rows = self.rows(server_round, good, applied=1 / max(1, drawn.total()))
         self.learned.observe(drawn, {node: self._report(row) for node, row in rows.items()})
         self.book.receive(server_round, rows)
         if not good or self.sent is None:
@@ -61,14 +62,14 @@ class _Cure:
         counts = [float(drawn[str(reply.metadata.src_node_id)]) for reply in good]
         for reply, count in zip(good, counts, strict=True):
             values = reply.content.metric_records[key]
-            reply.content[key] = MetricRecord({**values, self.strategy.weighted_by_key: count})
+            reply.content[key] = MetricRecord({**values, self.counts_key: count})
         missing = drawn.total() - sum(counts)
         return [*replies, *([self._absent(good, counts, key, missing)] if missing > 0 else [])]
 
     def _report(self, row: Row) -> tuple[float, float]:
         if row.steps and row.examples:
             return row.steps, row.examples
-        key = self.rows.reported.examples_key if row.steps else self.rows.reported.steps_key
+        key = self.reported.examples_key if row.steps else self.reported.steps_key
         raise ValueError(
             f"node {row.client} reports no {key}, without which nobody can tell how far it pulls: let clients report "
             "it as a metric, or give Reported(epochs=..., batch_size=...) in place of steps"
@@ -81,7 +82,7 @@ class _Cure:
             raise ValueError("clients send other arrays than they get, but heterogeneity_aware needs whole models back")
         named = [reply.content.metric_records[key] for reply in good]
         means = {name: np.average([one[name] for one in named], axis=0, weights=counts).tolist() for name in named[0]}
-        metrics = MetricRecord({**means, self.strategy.weighted_by_key: missing})
+        metrics = MetricRecord({**means, self.counts_key: missing})
         content = RecordDict({arrays_key: self.sent, key: metrics})
         return _message(content, good[0], good[0].metadata.src_node_id)
 
@@ -116,16 +117,7 @@ def heterogeneity_aware(
             node can gain that reports too few.
         seed: Of the draws; None: different in each run.
     """
-    one_of("wanted", wanted, Wanted)
     if not isinstance(strategy, FedAvg) or isinstance(strategy, NO_MEANS):
         raise TypeError(f"{type(strategy).__name__} is no weighted mean: use FedAvg, FedAvgM, FedProx, or audited(...)")
-    if not 1 <= bound < math.inf:
-        raise ValueError(f"bound={bound} must be a number of at least 1")
-    cure = _Cure(
-        book=Book(path),
-        rows=Rows(reported=reported or Reported()),
-        strategy=strategy,
-        rng=np.random.default_rng(seed),
-        learned=Learned(wanted=wanted, bound=bound),
-    )
-    return watched(strategy, cure, wanted, every)
+    learned = Learned(wanted=wanted, bound=bound)
+    return watched(strategy, _Cure(path, reported, strategy.weighted_by_key, learned, seed), wanted, every)

@@ -15,7 +15,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.recipe.spec import Recipe
 
-from fl_lightning.audit.book import LOG, Book
+from fl_lightning.audit.book import LOG, Book, check_epochs
 from fl_lightning.audit.estimate import Wanted
 from fl_lightning.audit.log import Row
 
@@ -35,14 +35,6 @@ def examples_of(meta: dict[str, object], key: str, epochs: float | None, batch_s
     if reported is not None or steps is None or epochs is None or batch_size is None:
         return reported
     return steps * batch_size / epochs
-
-
-def check_epochs(epochs: float | None, batch_size: int | None) -> None:
-    """Refuse one without the other."""
-    if (epochs is None) != (batch_size is None):
-        raise ValueError("epochs and batch_size make examples of steps together: give both or neither")
-    if epochs is not None and batch_size is not None and not (epochs > 0 and batch_size >= 1):
-        raise ValueError(f"epochs={epochs} must be above 0, and batch_size={batch_size} at least 1")
 
 
 def on_sampled(fl_ctx: FLContext, note: Callable[[list[str]], None]) -> None:
@@ -84,12 +76,12 @@ class ParticipationRecorder(FLComponent):
         wanted: Wanted | None = None,
     ) -> None:
         super().__init__()
-        check_epochs(epochs, batch_size)
+        check_epochs(epochs, batch_size, "examples of steps")
         self.path, self.examples_key = path, examples_key
         self.epochs, self.batch_size = epochs, batch_size
         self.wanted = wanted
         self._book: Book | None = None
-        self._asked: Counter[str] = Counter()
+        self._asked: Counter[str] = Counter()  # of the round, as all below
         self._arrived: dict[str, dict[str, object]] = {}  # meta data
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:

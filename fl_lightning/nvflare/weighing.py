@@ -1,6 +1,5 @@
 """A cure for NVFlare's FedAvg by weights: normalised, communication-aware, and over all that were asked."""
 
-import math
 from typing import Any
 
 from nvflare.apis.dxo import MetaKey
@@ -15,10 +14,10 @@ from nvflare.app_common.aggregators.weighted_aggregation_helper import (
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
-from fl_lightning.audit.book import Learned
+from fl_lightning.audit.book import Learned, check_epochs
 from fl_lightning.audit.estimate import Wanted
-from fl_lightning.nvflare.recording import APPLIED, check_epochs, examples_of, number, on_sampled
-from fl_lightning.theory.checks import one_of
+from fl_lightning.nvflare.recording import APPLIED, examples_of, number, on_sampled
+from fl_lightning.theory.checks import Vector
 
 
 class HeterogeneityAware(ModelAggregator):
@@ -47,10 +46,7 @@ class HeterogeneityAware(ModelAggregator):
         bound: float = 10.0,
     ) -> None:
         super().__init__()
-        one_of("wanted", wanted, Wanted)
-        check_epochs(epochs, batch_size)
-        if not 1 <= bound < math.inf:
-            raise ValueError(f"bound={bound} must be a number of at least 1")
+        check_epochs(epochs, batch_size, "examples of steps")
         self.wanted: Wanted = wanted
         self.examples_key, self.bound = examples_key, bound
         self.epochs, self.batch_size = epochs, batch_size
@@ -89,14 +85,17 @@ class HeterogeneityAware(ModelAggregator):
                 "in the meta data of their FLModel, or give epochs and batch_size in place of examples, or wanted=equal"
             )
         self._reports[name] = steps, examples
-        one = Learned(wanted=self.wanted, bound=self.bound, asked=self._learned.asked, answered=self._learned.answered)
-        one.steps = self._learned.steps or {name: steps}
-        one.examples = {name: examples or 1.0}
-        weight = one.weights([name]) / (1 - one.failure_rates([name])) / one.bounded_steps([name], {name: steps})
-        self._amounts[name] = float(weight[0])
+        self._amounts[name] = float(self._amount([name], {name: steps}, {name: examples or 1.0})[0])
         self._like = model
         self._add(self._sum, model.params, self._amounts[name])
         self._add(self._metrics, filter_aggregatable_metrics(model.metrics), self._amounts[name])
+
+    def _amount(
+        self, names: list[str], steps: dict[str, float] | None = None, examples: dict[str, float] | None = None
+    ) -> Vector:
+        """Return a of some sites, by what was learned or by what they report now."""
+        known = self._learned
+        return known.weights(names, examples) / (1 - known.failure_rates(names)) / known.bounded_steps(names, steps)
 
     @staticmethod
     def _add(to: WeightedAggregationHelper, data: dict[str, Any], weight: float) -> None:
@@ -126,9 +125,7 @@ class HeterogeneityAware(ModelAggregator):
         asked = len(self._asked | set(self._amounts))
         if not names:  # the first round
             return sum(self._amounts.values()) * asked / len(self._amounts)
-        known = self._learned
-        amounts = known.weights(names) / (1 - known.failure_rates(names)) / known.bounded_steps(names)
-        return float(amounts.mean()) * asked
+        return float(self._amount(names).mean()) * asked
 
     def _unchanged(self, like: FLModel) -> dict[str, Any]:
         """Return what an upload would be that changes nothing."""
