@@ -159,6 +159,9 @@ def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, lea
         probe = ImaginedProbe(gradients, plans.profiles(conditions), losses)
         plan = plans.plan(index, conditions, probe)
         typical = _typical(plan, probe, plans.learning_rate, algorithm.uploads.noise_variance(plan))
+        if algorithm.personal is not None:
+            own = float(plan.cohort.inclusion @ algorithm.personal.num_steps(plan))
+            typical = replace(typical, work=typical.work + own)
         delivered = system.channel.configure_delivery(plan, seed=0)
         rounds.append(_with_costs(typical, plans, plan, probe) if system.clock.is_set_up else typical)
         algorithm.aggregator.expect(plan)

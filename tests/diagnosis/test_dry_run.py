@@ -20,6 +20,7 @@ from fl_lightning.config import compose as configs
 from fl_lightning.diagnosis.dry_run import dry_run, typical_rounds
 from fl_lightning.diagnosis.objective import diagnose
 from fl_lightning.diagnosis.systems import needs_of
+from fl_lightning.personal import HeadFirst, PulledModels
 from fl_lightning.samplers import (
     HeterogeneityAware,
     Importance,
@@ -152,6 +153,16 @@ def test_work_of_clients_that_are_asked_is_charged():
     assert each.work + each.questions == pytest.approx(T.sum())
     (each, *_) = dry_run(case(algorithm(NormProportional("first_gradient"))))
     assert each.questions == len(W)
+
+
+def test_work_for_personal_models_is_counted():
+    plain = dry_run(case(algorithm(Importance())))[0]
+    own, heads = (
+        dry_run(case(replace(algorithm(Importance()), personal=each)))[0] for each in (PulledModels(), HeadFirst(3))
+    )
+    assert own.work == pytest.approx(2 * plain.work)
+    assert plain.work < heads.work < plain.work + 3 * plain.num_draws + 1e-9
+    assert np.array_equal(own.probabilities, plain.probabilities)
 
 
 def test_a_dry_run_leaves_the_parts_as_they_are():
