@@ -1,5 +1,6 @@
-"""FedAsync, FedBuff and FedStaleWeight: uploads that began with older models."""
+"""FedAsync, FedBuff, FedStaleWeight, CA2FL, ACE and AREA: uploads that began with older models."""
 
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -7,9 +8,11 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.aggregator import Aggregator, weighted_sum
+from fl_lightning.aggregators.aggregator import Aggregator, matching_coefficients, weighted_sum
+from fl_lightning.aggregators.client_rows import ClientRows, RowStorage
+from fl_lightning.aggregators.safa import exchanged
 from fl_lightning.parts.protocols import PLAIN, Handout
-from fl_lightning.parts.traits import AggregatorTraits
+from fl_lightning.parts.traits import AggregatorTraits, forwards
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Arrivals, Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
 
@@ -166,3 +169,105 @@ class ExpectedStaleness(OlderStarts):
         usual = float(cohort.probabilities @ self._factors(arrivals.expected, profiles, cohort))
         total = cohort.num_draws * usual if self.normalize == "expected" else float(delivered @ factors)
         return weighted_sum((delivered * factors)[updates.clients] / max(total, 1e-12), updates.deltas)
+
+
+@forwards(Aggregator, "aggregator")
+class Delayed(OlderStarts):
+    r"""Lets another aggregator have uploads that began with older models, as if they had begun with the newest.
+
+    Its rule, its memory and its Omega are the other aggregator's, with p the share of each client among the uploads.
+
+    - CA2FL (Wang et al. 2024) is this around :class:`fl_lightning.aggregators.LastKnownUpdates`: of the distinct
+      clients S in a buffer, :math:`X \leftarrow X - \eta (\sum_j w_j y_j + \frac{1}{|S|} \sum_{m \in S} (\Delta_m -
+      y_m))`. Arrival rates and links drop out: :math:`\Omega \propto w A`.
+    - ACE (Chang et al. 2025) is this around :class:`fl_lightning.aggregators.MemorizedMean` with a buffer of one: each
+      upload replaces its client's row, and the step is along the mean of all rows; ACED leaves out rows that are older
+      than ``max_age``. :math:`\Omega \propto w A`.
+
+    Needs :class:`AsynchronousSelection`.
+
+    Args:
+        aggregator: Turns the uploads into a step; not one whose clients keep models of their own.
+    """
+
+    memory = ("aggregator",)
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        super().__init__()
+        if aggregator.traits.keeps == "client models":
+            raise ValueError(
+                f"aggregator={type(aggregator).__name__} hands out models of its own, but a job began with an older "
+                "global one: use an aggregator without, such as MemorizedMean"
+            )
+        self.aggregator = self.wrapped = aggregator
+
+    @property
+    @override
+    def traits(self) -> AggregatorTraits:
+        inner = self.aggregator.traits
+        return replace(inner, only_sums=False, keeps="client models" if inner.keeps == "nothing" else inner.keeps)
+
+    @override
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        super().setup(num_clients, weights)
+        self.aggregator.setup(num_clients, weights)
+
+    @override
+    def handout(self, plan: RoundPlan) -> Handout:
+        return replace(self.aggregator.handout(plan), start=super().handout(plan).start)
+
+    @override
+    def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        self.keep(weights, plan)
+        return self.aggregator.step(weights, updates, delivered, plan)
+
+
+class ExactAveraging(OlderStarts):
+    r"""Adds what a client's model differs from the one it sent before (AREA, Iakovidou & Kim 2024).
+
+    With :math:`x_m` the model that a job began with, of the distinct clients S in a buffer
+
+    .. math:: X \leftarrow X + \sum_{m \in S} w_m (x_m - \eta \Delta_m - y_m), \qquad y_m \leftarrow x_m - \eta \Delta_m
+
+    from :math:`y_m = X` at the start, so that :math:`X = \sum_j w_j y_j` always: who sends often replaces what it sent.
+    Arrival rates and links drop out, :math:`\Omega \propto w A`; work does not. A client takes over :math:`y_m` when
+    its upload is acknowledged. Old models hold the mean back, by their mean age in rounds: that much shorter is the
+    step, which the calibration makes up for. Read from the abstract and an implementation by others.
+
+    Needs :class:`AsynchronousSelection`.
+
+    Args:
+        storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
+    """
+
+    traits = AggregatorTraits(only_sums=False, keeps="client vectors", counts_absent=True)
+    memory = ("cache",)
+
+    def __init__(self, storage: RowStorage | None = None) -> None:
+        super().__init__()
+        self.storage = storage
+
+    @override
+    def setup(self, num_clients: int, weights: torch.Tensor) -> None:
+        super().setup(num_clients, weights)
+        self.cache = ClientRows(num_clients, weights, self.storage)  # y
+        self.cache.fill(weights)
+
+    @override
+    def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
+        """Return the c of w over the mean age of the models that are averaged."""
+        lost, uploads = profiles.failure_rates, np.maximum(cohort.num_draws * cohort.probabilities, 1e-12)
+        kept = (1 + lost) / (2 * np.maximum(1 - lost, 1e-12) * uploads) - 0.5  # rounds since it arrived
+        age = float(profiles.weights @ (1 + self.arrivals(cohort).expected + np.maximum(kept, 0)))
+        return matching_coefficients(profiles.weights / age, profiles, cohort)
+
+    @override
+    def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
+        """Return what the exchanged models take off the mean."""
+        arrivals = self.arrivals(plan.cohort)
+        starts = [self.start(arrivals, client, weights) for client in updates.clients.tolist()]
+        self.keep(weights, plan)
+        if not starts:
+            return torch.zeros_like(weights)
+        models = torch.stack(starts) - plan.learning_rate * plan.server_scale * updates.deltas
+        return exchanged(self.cache, updates.clients, models, plan.profiles.weights)
