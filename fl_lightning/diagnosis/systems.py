@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,7 @@ def planner_of_config(settings: "Namespace", model_bytes: float) -> tuple[Planne
         notes.append("The data was loaded, because nothing else tells how many examples each client has.")
     epoch = steps_per_epoch(sizes, loop.batch_size)
 
+    @lru_cache(maxsize=10_000_000 // len(sizes))  # all algorithms meet the same; some are tried over many rounds
     def conditions_of(index: int) -> Conditions:
         offered: Conditions = loop.schedule.configure_conditions(index, epoch, settings.seed + _CONDITIONS_SEED)
         return offered

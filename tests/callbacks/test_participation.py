@@ -34,7 +34,7 @@ OTHERS = [(name, []) for name in configs.names("algorithms") if name not in ("fe
     ("algorithm", "more"), [*ONCE, *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)]
 )
 def test_an_audit_equals_the_diagnosis_within_the_band(algorithm, more, tmp_path, capsys):
-    if trained(tmp_path / "run", algorithm, 400, *more):
+    if trained(tmp_path / "run", algorithm, 200 if (algorithm, more) in ONCE else 400, *more):
         pytest.skip(capsys.readouterr().err.splitlines()[-1])  # no log can show what it optimises
     found = audit(read_log(tmp_path / "run" / PARTICIPATION))
     columns = np.genfromtxt(tmp_path / "run" / "clients.csv", delimiter=",", names=True)
@@ -64,7 +64,7 @@ def test_a_resumed_run_has_the_same_log(tmp_path):
 
 
 @pytest.mark.parametrize(("algorithm", "said"), [("mifa", "use fl-lightning diagnose"), ("krum", "not linearly")])
-def test_what_no_log_can_tell_is_refused(algorithm, said, tmp_path, capsys):
+def test_what_no_log_can_show_is_refused(algorithm, said, tmp_path, capsys):
     assert trained(tmp_path / "run", algorithm, 2) == 2
     assert said in capsys.readouterr().err
 

@@ -40,7 +40,7 @@ def test_the_papers_mnist_without_its_data(in_folder, capsys):
     assert out.index("Recommended:") < out.index("What each algorithm would really optimise")
     assert "Soonest on the clock, by forecast: consistentfedbuff" in out
     assert "uploads of consistentfedbuff are old: at a learning rate that suits others, it may not learn at all" in out
-    assert out.count("depends on") == 13  # the data: seven samplers, three robust centres, three adaptive servers
+    assert out.count("depends on") == 14  # the data: eight samplers, three robust centres, three adaptive servers
     assert (in_folder / "diagnosis.png").stat().st_size > 10_000
     assert list(in_folder.iterdir()) == [in_folder / "diagnosis.png"]  # nothing was fetched, no run was made
 
