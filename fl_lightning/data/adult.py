@@ -25,7 +25,8 @@ _PACKAGE = PackageFile(
     num_bytes=28_201_315,
     digest="9959a3271fda897f0962fad4a7bcbd1146b3f60eb854e4890542ba9cb232b285",
 )
-_OCCUPATION, _COUNTRY, _INCOME = 6, 13, 14
+_OCCUPATION, _COUNTRY = 6, 13
+_INCOME = 14
 _CATEGORIES = (1, 5, _OCCUPATION, 7, 8, 9, _COUNTRY)
 _NUMBERS = {0: (38.6, 13.6), 4: (10.1, 2.6), 10: (0.7, 2.5), 11: (0.35, 1.6), 12: (40.4, 12.3)}  # mean and deviation
 _GAIN, _LOSS = 10, 11  # most are 0, some large

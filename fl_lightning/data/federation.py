@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, default_collate
+from typing_extensions import override
 
 from fl_lightning.parts.protocols import Federation
 from fl_lightning.types import IntVector, RoundPlan
@@ -45,6 +46,8 @@ class Sized:
 
     names: Sequence[str] = ()
     in_time_order: bool = False
+    test: Any = None
+    _num_test: int = 0
 
     def __init__(self, sizes: npt.ArrayLike) -> None:
         self._sizes: IntVector = np.asarray(sizes, dtype=np.int64)
@@ -73,6 +76,10 @@ class Sized:
         size = self._sizes[client]
         if len(indices) and (indices.min() < 0 or indices.max() >= size):
             raise IndexError(f"client {client} has {size} examples, got an index outside 0..{size - 1}")
+
+    def test_batches(self, batch_size: int) -> Iterator[Examples]:
+        """Yield the test data in order; the last batch may be smaller."""
+        yield from slices(self.test, self._num_test, batch_size)
 
     def measure(self, weights: torch.Tensor, plan: RoundPlan) -> dict[str, float]:
         """Return nothing: most data knows no optimum."""
@@ -148,10 +155,6 @@ class TensorFederation(Sized):
         rows = torch.from_numpy(self.order[self.offsets[client] + indices])
         return tree_map(lambda tensor: tensor.index_select(0, rows), self.train)
 
-    def test_batches(self, batch_size: int) -> Iterator[Examples]:
-        """Yield the test data in order; the last batch may be smaller."""
-        yield from slices(self.test, self._num_test, batch_size)
-
 
 def between_0_and_1(name: str, share: float) -> float:
     """Return a share of something, of which some and not all is wanted."""
@@ -220,6 +223,7 @@ class DatasetFederation(Sized):
         self.check_indices(client, indices)
         return self.collate(_examples(self.datasets[client], indices.tolist()))
 
+    @override
     def test_batches(self, batch_size: int) -> Iterator[Examples]:
         """Yield the batches of the test loader, else the test data in order; the last batch may be smaller."""
         if self.test_loader is not None:

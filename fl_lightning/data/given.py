@@ -257,11 +257,7 @@ def as_federation(data: Any, seed: int, partition: Partition | None = None, test
         return data.load(seed)
     if isinstance(data, list | tuple | dict):
         _refuse_others("a list or dict with the data set of each client", partition=partition)
-        datasets = list(data.values()) if isinstance(data, dict) else data
-        if not datasets or not all(map(_is_dataset, datasets)):
-            kinds = ", ".join(sorted({type(each).__name__ for each in datasets})) or "nothing"
-            raise TypeError(f"a {type(data).__name__} of data must hold one data set per client, but holds {kinds}")
-        return _federation(datasets, test, [str(name) for name in data] if isinstance(data, dict) else ())
+        return _of_each(data, test)
     if hasattr(data, "iloc"):
         raise TypeError(
             "a DataFrame does not say whose its rows are: give FromTable(frame, client='column', label='column') of "
@@ -276,6 +272,15 @@ def as_federation(data: Any, seed: int, partition: Partition | None = None, test
         raise ValueError(f"give partition= to say how clients share a {type(data).__name__}, or a list of data sets")
     datasets, names = _split(data, partition, seed)
     return _federation(datasets, test, names)
+
+
+def _of_each(data: Any, test: Any) -> DatasetFederation:
+    named = isinstance(data, dict)
+    datasets = list(data.values()) if named else data
+    if not datasets or not all(map(_is_dataset, datasets)):
+        kinds = ", ".join(sorted({type(each).__name__ for each in datasets})) or "nothing"
+        raise TypeError(f"a {type(data).__name__} of data must hold one data set per client, but holds {kinds}")
+    return _federation(datasets, test, [str(name) for name in data] if named else ())
 
 
 def _federation(datasets: Sequence[Any], test: Any, names: Sequence[str] = ()) -> DatasetFederation:

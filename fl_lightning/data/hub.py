@@ -47,9 +47,10 @@ class FromHub(DataSource):
         min_size: int = 2,
         test_share: float = 0.2,
     ) -> None:
-        self.dataset, self.split, self.revision = dataset, split, revision
-        self.client, self.inputs, self.label = client, inputs, label
-        self.root, self.min_size = root, at_least_one("min_size", min_size)
+        self.dataset, self.split = dataset, split
+        self.revision, self.root = revision, root
+        self.inputs, self.label = inputs, label
+        self.client, self.min_size = client, at_least_one("min_size", min_size)
         self.num_clients = None if num_clients is None else at_least_one("num_clients", num_clients)
         self.test_share = between_0_and_1("test_share", test_share)
         self.class_names: Sequence[str] = ()  # known once it is loaded

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fl_lightning.data.federation import Examples, Sized, num_examples, slices
+from fl_lightning.data.federation import Examples, Sized, num_examples
 from fl_lightning.parts.bases import DataSource
 from fl_lightning.system.traces import read_numbers
 from fl_lightning.types import IntVector
@@ -190,10 +190,6 @@ class LazyFederation(Sized):
         """Load clients in a thread, those needed soonest first."""
         if self.ahead:
             self.cache.prefetch(clients.tolist(), then)
-
-    def test_batches(self, batch_size: int) -> Iterator[Examples]:
-        """Yield the test data in order; the last batch may be smaller."""
-        yield from slices(self.test, self._num_test, batch_size)
 
 
 def mapped(path: str | Path) -> Examples:

@@ -51,12 +51,10 @@ class FromTable(DataSource):
         return TensorFederation(self._tensors(frame, frame), self._tensors(_read(self.test), frame), rows, self.names)
 
     def _held_out(self, frame: "DataFrame", rows: list[np.ndarray], share: float, seed: int) -> TensorFederation:
-        rng, train, test = generator(seed, Purpose.PARTITION), [], []
-        for part in map(rng.permutation, rows):
-            count = min(round(share * len(part)), len(part) - 1)
-            train.append(part[count:])
-            test.append(part[:count])
-        held = np.concatenate(test)
+        parts = list(map(generator(seed, Purpose.PARTITION).permutation, rows))
+        counts = [min(round(share * len(part)), len(part) - 1) for part in parts]
+        train = [part[count:] for part, count in zip(parts, counts, strict=True)]
+        held = np.concatenate([part[:count] for part, count in zip(parts, counts, strict=True)])
         if not len(held):
             raise ValueError(f"test={share} of each client's rows is no row: give more, or a table of test rows")
         return TensorFederation(self._tensors(frame, frame), self._tensors(frame.iloc[held], frame), train, self.names)

@@ -46,7 +46,8 @@ def bounded_parts(algorithm: Algorithm, system: System) -> tuple[str, ...]:
     The probability of being among the first is exact where each draw and each link is independent of all others and
     nothing changes how long clients take.
     """
-    found, clock, aggregator = _parts(algorithm, "bounded"), system.clock, algorithm.aggregator
+    found, clock = _parts(algorithm, "bounded"), system.clock
+    aggregator = algorithm.aggregator
     name = type(aggregator).__name__
     if clock.availability is not None and aggregator.traits.absence != "exact" and name not in found:
         found = (*found, name)
@@ -108,21 +109,24 @@ class ImaginedProbe:
     """Answers a sampler's questions with made-up gradients of unequal length, and counts what the answers cost."""
 
     def __init__(self, gradients: torch.Tensor, profiles: Profiles, losses: Vector) -> None:
-        self._gradients, self._profiles, self._losses = gradients, profiles, losses
+        self._gradients, self._losses = gradients, losses
+        self._profiles = profiles
         self.num_steps = 0
         self.trained: set[int] = set()
         self.asked = Asked()
 
+    def _ask(self, clients: IntVector, num_steps: int) -> None:
+        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
+        self.num_steps += num_steps
+
     def losses(self, clients: IntVector) -> Vector:
         """Return made-up losses; a forward pass is charged as a third of a step."""
-        self.num_steps += -(-len(clients) // 3)
-        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
+        self._ask(clients, -(-len(clients) // 3))
         return self._losses[clients]
 
     def gradients(self, clients: IntVector) -> torch.Tensor:
         """Return made-up gradients."""
-        self.num_steps += len(clients)
-        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
+        self._ask(clients, len(clients))
         return self._gradients[torch.from_numpy(clients)]
 
     def label_counts(self) -> IntVector:
@@ -133,10 +137,9 @@ class ImaginedProbe:
 
     def updates(self, clients: IntVector) -> Updates:
         """Return made-up updates: A times the gradient."""
-        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
-        if not self.trained.issuperset(clients.tolist()):
-            self.num_steps += int(self._profiles.num_steps[clients].sum())
-            self.trained.update(clients.tolist())
+        known = self.trained.issuperset(clients.tolist())
+        self._ask(clients, 0 if known else int(self._profiles.num_steps[clients].sum()))
+        self.trained.update(clients.tolist())
         return _updates(clients, self._gradients, self._profiles, self._losses)
 
 
@@ -279,7 +282,8 @@ def _updates(clients: IntVector, gradients: torch.Tensor, profiles: Profiles, lo
 
 
 def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, noise: float) -> TypicalRound:
-    profiles, cohort, conditions = plan.profiles, plan.cohort, plan.profiles.conditions
+    profiles, cohort = plan.profiles, plan.cohort
+    conditions = profiles.conditions
     # What others do to a client's upload, such as sums that fail, depends on who is there: this round counts, not all.
     alone = cohort.average is not None and plan.expected.measured is not None
     lasting = plan.expected if alone else plan.expected.lasting

@@ -149,21 +149,23 @@ def diagnose(
     if not rounds:
         raise ValueError("a diagnosis needs at least one typical round, but got none")
     needs = needs or Needs()
-    p = np.stack([each.probabilities for each in rounds])
-    q = np.stack([each.failure_rates for each in rounds])
-    a = np.stack([each.accumulation for each in rounds])
-    raw = p * (1 - q) * np.stack([each.coefficients for each in rounds]) * a
-    omega = theory.effective_weights((np.array([[each.scale] for each in rounds]) * raw).mean(axis=0))
+
+    def table(name: str, instead: str = "") -> Vector:
+        """Return a field of all rounds; in rounds that do not have it, the one in its place."""
+        found = [vars(each)[name] for each in rounds]
+        return np.stack([vars(each)[instead] if own is None else own for each, own in zip(rounds, found, strict=True)])
+
+    p, q = table("probabilities"), table("failure_rates")
+    num_draws, questions = table("num_draws"), table("questions")
+    raw = p * (1 - q) * table("coefficients") * table("accumulation")
+    omega = theory.effective_weights((table("scale")[:, None] * raw).mean(axis=0))
     in_rounds = raw / raw.sum(axis=1, keepdims=True)
-    noise = np.array([each.noise / each.num_draws for each in rounds]) / raw.sum(axis=1) ** 2
-    variances = _ratio_sums(in_rounds**2, p * (1 - q)) + noise
+    variances = _ratio_sums(in_rounds**2, p * (1 - q)) + table("noise") / num_draws / raw.sum(axis=1) ** 2
     if needs.memory and not needs.stale:
         variances = np.full(len(rounds), np.nan)
-    offered = np.stack([each.num_steps if each.offered is None else each.offered for each in rounds])
-    offers = [each.offered_accumulation for each in rounds]
-    all_work = np.stack([own if offer is None else offer for own, offer in zip(a, offers, strict=True)])
-    least = (w * np.sqrt(offered / (1 - q))).sum(axis=1) ** 2
-    work_of_draw = [(each.probabilities * each.num_steps).sum() + each.questions / each.num_draws for each in rounds]
+    all_work = table("offered_accumulation", "accumulation")
+    least = (w * np.sqrt(table("offered", "num_steps") / (1 - q))).sum(axis=1) ** 2
+    work_of_draw = (p * table("num_steps")).sum(axis=1) + questions / num_draws
     presence = rounds[0].presence
     absence = 0.0 if presence is None else theory.absence_variance(omega, presence)
     return Diagnosis(
@@ -173,14 +175,14 @@ def diagnose(
         chi_square=theory.chi_square(w, omega),
         round_chi_square=float(_ratio_sums((w - in_rounds) ** 2, in_rounds).mean()),
         step_length=float(raw.sum() / (w * (1 - q) * all_work).sum()),
-        work=float(np.mean([each.work + each.questions for each in rounds])),
+        work=float((table("work") + questions).mean()),
         variance=float(variances.mean()),
         variance_work=float((variances * work_of_draw / least).mean()),
         needs=needs,
-        seconds=float(np.mean([each.seconds for each in rounds])),
-        uplink_bytes=float(np.mean([each.uplink_bytes for each in rounds])),
-        downlink_bytes=float(np.mean([each.downlink_bytes for each in rounds])),
-        step_variance=float((variances / [each.num_draws for each in rounds]).mean()) + absence,
+        seconds=float(table("seconds").mean()),
+        uplink_bytes=float(table("uplink_bytes").mean()),
+        downlink_bytes=float(table("downlink_bytes").mean()),
+        step_variance=float((variances / num_draws).mean()) + absence,
         absence=absence,
         unlimited=0.0 if presence is None else theory.absence_variance(w, presence),
     )

@@ -40,11 +40,9 @@ def averaged(choice: Recommendation) -> str:
     """Return what averaging over rounds does to the variance, in words."""
     variance = choice.best.variance
     rest = f" (V of {choice.name}: {variance:.2f} becomes {choice.share * variance:.2f})"
-    kept = f"{choice.share:.0%}".replace("%", " %")
     return (
-        f"The model averaged over rounds keeps {kept} of the variance, where the loss has curvature 1"
-        + (rest if np.isfinite(variance) else "")
-        + "; it keeps all of the bias."
+        f"The model averaged over rounds keeps {100 * choice.share:.0f} % of the variance, where the loss has "
+        f"curvature 1{rest if np.isfinite(variance) else ''}; it keeps all of the bias."
     )
 
 
@@ -53,12 +51,9 @@ def table_of(
 ) -> Table:
     """Return the table; where the terminal is narrow, without the columns that explain others."""
     wide = width >= WIDE - 20
+    mine = "votes from your weights" if choice.best.votes else "objective from yours"
     explained = {
-        "L1": (
-            "distance of its votes from your weights" if choice.best.votes else "distance of its objective from yours"
-        )
-        + ", 0 to 2"
-        + ", ~: approximate" * any(each.bounded for each in found),
+        "L1": f"distance of its {mine}, 0 to 2" + ", ~: approximate" * any(each.bounded for each in found),
         "step": "relative to FedAvg, before calibration",
         "V": "variance of a draw",
         "cost": f"local steps for equal progress, relative to {choice.name}; -: changed by memory",

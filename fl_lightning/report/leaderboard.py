@@ -3,9 +3,10 @@
 import csv
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from fl_lightning.report.tables import Table, count, number, plus_minus
 from fl_lightning.runs.reading import Problem, Run, load_all
 from fl_lightning.theory.checks import Vector
 
+Key = TypeVar("Key")
 _UNIT = 10_000  # of the metric along a run
 _NOTE = (
     "Bold: the best, and who is not behind it by more than one standard error of the paired difference. Metric: mean "
@@ -123,27 +125,19 @@ def cell_table(rows: Sequence[Row], reference: str) -> Table:
     best = leaders(values, sign)
     time = min(row.seconds for row in rows)
     lines: list[tuple[str, ...]] = []
-    records: list[dict[str, str | float]] = []
     for name in order:
         runs = by_name[name]
         pair = statistics.paired(values[name], values.get(reference, {}))
         timely = statistics.spread(_at(row, time) for row in runs).mean
-        costs = [float(np.mean([vars(row)[key] for row in runs])) for key in ("seconds", "uplink_bytes", "local_steps")]
+        costs = ("seconds", "uplink_bytes", "local_steps")
+        seconds, uplink, steps = (float(np.mean([vars(row)[name] for row in runs])) for name in costs)
         worst = statistics.spread(row.worst for row in runs).mean
         shown = plus_minus(statistics.spread(values[name].values()))
         interval = "" if math.isnan(pair.low) else f" [{number(pair.low, sign=True)}, {number(pair.high, sign=True)}]"
         against = "" if name == reference else number(pair.mean, sign=True) + interval
         mark = f"**{shown}**" if name in best else shown
-        lines.append((f"`{name}`", mark, against, number(timely), number(worst), *_costs(costs)))
-        records.append(
-            {
-                "algorithm": name,
-                "mean": statistics.spread(values[name].values()).mean,
-                "difference": pair.mean,
-                "low": pair.low,
-                "high": pair.high,
-            }
-        )
+        paid = (count(seconds), number(uplink / 1e6, 1), count(steps))
+        lines.append((f"`{name}`", mark, against, number(timely), number(worst), *paid))
     metric = rows[0].metric.removeprefix("test_").replace("_", " ")
     header = (f"{metric}{' (lower is better)' * (sign < 0)}", f"− {reference}", f"at {count(time)} s")
     seeds, rounds = len({row.seed for row in rows}), sorted({row.rounds for row in rows})
@@ -152,20 +146,14 @@ def cell_table(rows: Sequence[Row], reference: str) -> Table:
         title=f"{rows[0].data} on {rows[0].system}: {seeds} seeds, {', '.join(map(str, rounds))} rounds",
         header=("algorithm", *header, "worst tenth", "seconds", "MB up", "local steps"),
         rows=tuple(lines),
-        records=tuple(records),
     )
-
-
-def _costs(costs: Sequence[float]) -> list[str]:
-    seconds, uplink, steps = costs
-    return [count(seconds), number(uplink / 1e6, 1), count(steps)]
 
 
 def summary_table(rows: Sequence[Row]) -> Table:
     """Return the mean rank of each algorithm over all data sets and systems, and where it is among the best."""
     ranks: dict[str, list[int]] = {}
     leads: Counter[str] = Counter()
-    cells = _by_cell(rows)
+    cells = _by(rows, lambda row: row.cell)
     for each in cells.values():
         values, sign = _values(each)
         leads.update(leaders(values, sign))
@@ -178,7 +166,6 @@ def summary_table(rows: Sequence[Row]) -> Table:
         title=f"All {len(cells)} pairs of data set and system",
         header=("algorithm", "mean rank", "among the best"),
         rows=tuple(lines),
-        records=tuple({"algorithm": name, "rank": float(np.mean(ranks[name]))} for name in order),
         note=_NOTE,
     )
 
@@ -210,7 +197,7 @@ def leaders(values: Mapping[str, Mapping[int, float]], sign: int) -> set[str]:
 
 def tables(rows: Sequence[Row], reference: str) -> list[Table]:
     """Return the summary and the table of each data set and system."""
-    return [summary_table(rows), *(cell_table(each, reference) for each in _by_cell(rows).values())]
+    return [summary_table(rows), *(cell_table(each, reference) for each in _by(rows, lambda row: row.cell).values())]
 
 
 def to_markdown(made: Sequence[Table]) -> str:
@@ -223,17 +210,15 @@ def to_html(title: str, made: Sequence[Table], pages: Mapping[str, str]) -> str:
     return render("leaderboard", {"title": title, "made": made, "pages": pages})
 
 
-def _by_cell(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    found: dict[tuple[str, str], list[Row]] = {}
+def _by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+    found: dict[Key, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.cell, []).append(row)
+        found.setdefault(key(row), []).append(row)
     return found
 
 
 def _by_algorithm(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    return {
-        name: [row for row in rows if row.algorithm == name] for name in dict.fromkeys(row.algorithm for row in rows)
-    }
+    return _by(rows, lambda row: row.algorithm)
 
 
 def _at(row: Row, seconds: float) -> float:

@@ -60,7 +60,7 @@ class Table:
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    records: tuple[Mapping[str, str | float], ...]
+    records: tuple[Mapping[str, str | float], ...] = ()
     note: str = ""
 
     def to_csv(self) -> str:

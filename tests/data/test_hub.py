@@ -1,10 +1,8 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 
+from fl_lightning.cli.main import main
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
 from fl_lightning.data import FromHub
@@ -77,11 +75,9 @@ def test_a_column_that_is_not_there_and_a_set_that_is_not_there(femnist, tmp_pat
     assert "\n" not in str(caught.value)
 
 
-def test_one_round_from_the_command_line(femnist, tmp_path):
+def test_one_round_from_the_command_line(femnist, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     words = ["--config", "hffemnist_fedavg.yaml", "--data.dataset", femnist[0], "--loop.rounds", "1", "--logger", "[]"]
     words += ["--loop.sampling.clients_per_round", "2", "--loop.batch_size", "2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "fl_lightning", "train", *words], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "round 1/1" in done.stdout + done.stderr
+    assert main(["train", *words]) == 0
+    assert "round 1/1" in "".join(capsys.readouterr())

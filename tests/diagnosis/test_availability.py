@@ -47,8 +47,14 @@ def case(kind: str, num_clients: int, tmp_path):
 KINDS = ("day and night", "on and off", "trace")
 
 
-@pytest.mark.parametrize("num_clients", [6, 20])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "num_clients"),
+    [
+        *(("day and night", 20), ("on and off", 6), ("trace", 20)),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("day and night", 6), ("on and off", 20))),
+        pytest.param("trace", 6, marks=pytest.mark.slow),
+    ],
+)
 def test_fedacs_optimises_the_target_though_clients_are_away(kind, num_clients, tmp_path):
     planner = case(kind, num_clients, tmp_path)
     algorithm = Algorithm(sampling=Selection(HeterogeneityAware(), 3, Systematic()))
