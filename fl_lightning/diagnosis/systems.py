@@ -15,13 +15,12 @@ from fl_lightning.data.partitions import IID, expected_sizes
 from fl_lightning.diagnosis.dry_run import (
     GivenConditions,
     bounded_parts,
-    dry_run,
     given_rounds,
     planner_of,
     typical_rounds,
 )
 from fl_lightning.diagnosis.given_clients import ClientTable
-from fl_lightning.diagnosis.objective import Diagnosis, Needs, diagnose
+from fl_lightning.diagnosis.objective import Diagnosis, Needs, TypicalRound, diagnose
 from fl_lightning.diagnosis.regime import Regime, regime
 from fl_lightning.engine.batches import steps_per_epoch
 from fl_lightning.output import only_planning
@@ -128,7 +127,7 @@ def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tup
             if rounds is None:
                 unknown.append(name)
                 continue
-            diagnosis = diagnose(name, like.weights, rounds, needs_of(planner))
+            diagnosis = diagnose(name, like.weights, rounds, needs_of(planner, rounds[0]))
         found.append(replace(diagnosis, bounded=bounded_parts(algorithm, like.system), votes=votes))
     return found, unknown
 
@@ -158,8 +157,8 @@ def regime_of(
     return None
 
 
-def needs_of(planner: Planner) -> Needs:
-    """Return what the algorithm must know, found by changing q and the work and seeing what follows.
+def needs_of(planner: Planner, first: TypicalRound) -> Needs:
+    """Return what the algorithm must know, found by changing q and the work and seeing what follows in a first round.
 
     So it holds for parts that are not ours as well. A common factor on all clients is a step length and tells nothing.
     """
@@ -175,7 +174,6 @@ def needs_of(planner: Planner) -> Needs:
         for name, other in changed.items()
     }
     before = [name for name, (p, of_drawn, _) in differ.items() if p or of_drawn]
-    first = dry_run(planner, num_rounds=1)[0]
     if first.presence is not None:
         before.append("presence")
     if first.questions:

@@ -178,6 +178,10 @@ def test_estimated_knowledge_is_learned_from_made_up_uploads():
     assert last.distance < first.distance / 2
 
 
+def needs(planner):
+    return needs_of(planner, dry_run(planner, num_rounds=1)[0])
+
+
 @pytest.mark.parametrize(
     ("made", "before", "with_upload", "has_memory"),
     [
@@ -192,7 +196,7 @@ def test_estimated_knowledge_is_learned_from_made_up_uploads():
     ],
 )
 def test_what_must_be_known_is_found_from_the_parts(made, before, with_upload, has_memory):
-    found = needs_of(case(made))
+    found = needs(case(made))
     assert (found.before_draw, found.with_upload, bool(found.memory)) == (before, with_upload, has_memory)
 
 
@@ -206,7 +210,7 @@ class LinksOnly(Sampler):
 
 def test_parts_of_a_users_own_are_diagnosed_too():
     made = algorithm(LinksOnly())
-    assert needs_of(case(made)).before_draw == ("q",)
+    assert needs(case(made)).before_draw == ("q",)
     result = diagnose("own", W, typical_rounds(case(made)))
     np.testing.assert_allclose(result.effective_weights, W * T / (W @ T))
 
@@ -214,4 +218,4 @@ def test_parts_of_a_users_own_are_diagnosed_too():
 def test_names_and_q_are_needed_by_communication_aware_aggregation():
     for name, made in parts.algorithms(configs.compose([]), ["cafedavg", "cafednova"], []):
         wanted = ("q", "name") if name == "cafedavg" else ("q", "work", "name")
-        assert needs_of(case(made)).with_upload == wanted
+        assert needs(case(made)).with_upload == wanted
