@@ -14,7 +14,7 @@ from fl_lightning.personal import Personal
 from fl_lightning.samplers import Importance
 from fl_lightning.samplers.selection import Selection
 from fl_lightning.server import Averaging, Calibration, ExponentialAverage, FaultPolicy, RateSchedule
-from fl_lightning.solvers import Solver, as_solver
+from fl_lightning.solvers import Clipping, Solver, as_solver
 from fl_lightning.system import Clock
 from fl_lightning.system.defaults import EqualWork, ScheduledLinks
 from fl_lightning.uploads import Upload, Uploads
@@ -32,6 +32,8 @@ class Algorithm:
         aggregator: Turns what arrived into the next model.
         solver: Makes the local steps; the name of an optimizer of ``torch.optim`` stands for it, and ``"module"`` for
             the module's own ``configure_optimizers``, :class:`fl_lightning.solvers.ModuleOptimizer`.
+        gradient_clip_val: Clip the gradient of each local step to this, as a Trainer does; None: no clipping.
+        gradient_clip_algorithm: ``norm``: the norm of all gradients together. ``value``: each number by itself.
         calibration: Gives all algorithms the same expected step length.
         averaging: Averages the global model over the rounds; the average is evaluated beside the model itself.
         uploads: What happens to an update between client and aggregator, one step after another.
@@ -56,7 +58,7 @@ class Algorithm:
     max_local_steps: StepLimit
     local_parameters: Sequence[str]
     personal: Personal | None
-    lr_schedule: RateSchedule
+    lr_schedule: RateSchedule | None
     faults: FaultPolicy
 
     def __init__(
@@ -65,6 +67,8 @@ class Algorithm:
         sampling: Sampling | None = None,
         aggregator: Aggregator | None = None,
         solver: Solver | str | None = None,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: Clipping = "norm",
         calibration: Calibration | None = None,
         averaging: Averaging | None = None,
         uploads: Sequence[Upload] = (),
@@ -79,20 +83,25 @@ class Algorithm:
             raise ValueError(
                 f"local_parameters={local_parameters!r} must be a list of patterns: use [{local_parameters!r}]"
             )
-        drawn = sampling or Selection(Importance())
+        drawn, aggregated = sampling or Selection(Importance()), aggregator or AnonymousMean()
         check_part("sampling", drawn, Sampling)
+        if drawn.traits.asynchronous and not aggregated.traits.older_starts:
+            raise ValueError(
+                f"{type(drawn).__name__} has uploads that began with older models, but {type(aggregated).__name__} "
+                "takes them for those of the newest: use StaleMean, or Delayed around it"
+            )
         _set(
             self,
             sampling=drawn,
-            aggregator=aggregator or AnonymousMean(),
-            solver=as_solver(solver),
+            aggregator=aggregated,
+            solver=as_solver(solver).clipped(gradient_clip_val, gradient_clip_algorithm),
             calibration=calibration or Calibration(),
             averaging=averaging or ExponentialAverage(),
             uploads=Uploads(uploads),
             max_local_steps=max_local_steps,
             local_parameters=local_parameters,
             personal=personal,
-            lr_schedule=lr_schedule or RateSchedule(),
+            lr_schedule=lr_schedule,
             faults=faults or FaultPolicy(),
         )
 

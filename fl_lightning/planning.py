@@ -136,7 +136,8 @@ class Planner:
             num_steps = sampling.arrange(profiles, index, self.seed)
             if num_steps is not profiles.num_steps:
                 profiles = self.profiles(replace(profiles.conditions, num_steps=num_steps), rate)
-        sampling.ask(profiles, probe, rng)
+        if self.sampling_traits.asks != "nothing":
+            sampling.ask(profiles, probe, rng)
         plan = self.calibrated(self.undrawn(profiles, index, rate))
         cohort, expected = sampling.configure_cohort(plan.cohort, rng), plan.expected
         # What the step length leaves out, such as sums that fail.
@@ -190,7 +191,8 @@ class Planner:
 
     def base_rate(self, index: int) -> float:
         """Return the learning rate of a round before calibration."""
-        factor = 1.0 if self.rounds is None else self.algorithm.lr_schedule.factor(index, self.rounds)
+        schedule = self.algorithm.lr_schedule
+        factor = 1.0 if schedule is None or self.rounds is None else schedule.factor(index, self.rounds)
         rate = self.learning_rate * factor * self.algorithm.solver.round_factor(index)
         if not 0 < rate < float("inf"):
             raise ValueError(f"the learning rate of round {index} is {rate:g}: lr_schedule must stay above 0")

@@ -173,7 +173,7 @@ class Expectation:
     @cached_property
     def step_length(self) -> float:
         """Length of the step in units of the mean gradient, at a learning rate of 1."""
-        return theory.step_length(self.contribution)
+        return float(self.contribution.sum())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,6 +66,7 @@ class ClientRows(Remembers):
         self._clear()
 
     def _clear(self) -> None:
+        self._filled = bool(self._default.any())
         self._blocks: list[torch.Tensor] = []
         self._slots = np.full(self.num_clients, -1, dtype=np.int64)  # where a client's row is; -1: nowhere
         self._clients = np.empty(0, dtype=np.int64)  # whose row is in which place
@@ -87,6 +88,10 @@ class ClientRows(Remembers):
     def rounds_values(self) -> bool:
         """Whether what is kept differs from what was put."""
         return self._dtype != self._like.dtype
+
+    def are_zeros(self, clients: IntVector) -> bool:
+        """Whether none of some clients has ever come, and rows of those who did not are zeros: nothing need be read."""
+        return not self._filled and not (self._slots[clients] >= 0).any()
 
     def __getitem__(self, clients: IntVector) -> torch.Tensor:
         """Return a copy of the rows of some clients, (n, d)."""
@@ -116,8 +121,8 @@ class ClientRows(Remembers):
 
     def fill(self, row: torch.Tensor) -> None:
         """Give all clients the same row."""
-        self._clear()
         self._default = row.detach().clone()
+        self._clear()
 
     def dense(self) -> torch.Tensor:
         """Return the rows of all clients, (M, d)."""
@@ -207,10 +212,11 @@ class SummedRows(ClientRows):
     def replace(self, clients: IntVector, rows: torch.Tensor, weights: Vector) -> None:
         """Replace the rows of some clients, and what they are in the sum."""
         self._weigh(weights)
-        before = self[clients]
-        kept = self.put(clients, rows)
-        shares = torch.from_numpy(weights[clients]).to(self._total)
-        self._total = self._total + shares @ (widened(kept) - widened(before))
+        before = None if self.are_zeros(clients) else self[clients]
+        change = widened(self.put(clients, rows))
+        if before is not None:
+            change = change - widened(before)
+        self._total = self._total + torch.from_numpy(weights[clients]).to(self._total) @ change
         self._replaced += len(clients)
         if self._replaced > _RENEW_AFTER * len(self):
             self._renew(weights)

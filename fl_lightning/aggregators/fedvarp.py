@@ -68,7 +68,8 @@ class RemembersUpdates(Aggregator):
         self, shares: Vector, updates: Updates, rows: torch.Tensor, profiles: Profiles, beta: float = 1.0
     ) -> torch.Tensor:
         r"""Return :math:`\beta \sum_j w_j y_j + \sum_m s_m (\Delta_m - \beta y_m)`, and remember the rows, (d,)."""
-        fresh = rows - beta * self.last_updates[updates.clients]
+        known = not self.last_updates.are_zeros(updates.clients)
+        fresh = rows - beta * self.last_updates[updates.clients] if known else rows
         direction = beta * self.last_updates.total(profiles.weights) + weighted_sum(shares, fresh)
         self.remember(updates, rows, profiles)
         return direction

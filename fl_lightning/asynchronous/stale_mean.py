@@ -34,7 +34,7 @@ class OlderStarts(Aggregator):
     @property
     @override
     def traits(self) -> AggregatorTraits:
-        return AggregatorTraits(only_sums=False, keeps="client models")
+        return AggregatorTraits(only_sums=False, older_starts=True, keeps="client models")
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
@@ -85,7 +85,7 @@ class StaleMean(OlderStarts):
         mixing: alpha, the weight of a client's model in the mixture; 0 adds updates and pulls nowhere.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="client models")
+    traits = AggregatorTraits(only_sums=False, older_starts=True, keeps="client models")
 
     def __init__(self, exponent: float = 0.5, mixing: float = 0.0) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class ExpectedStaleness(OlderStarts):
             does; a ratio of sums, which is biased where a buffer has few uploads.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="client models")
+    traits = AggregatorTraits(only_sums=False, older_starts=True, keeps="client models")
     memory = ("num_uploads", "total_age")
 
     def __init__(self, count_own: bool = True, normalize: Normalization = "expected") -> None:
@@ -205,7 +205,8 @@ class Delayed(OlderStarts):
     @override
     def traits(self) -> AggregatorTraits:
         inner = self.aggregator.traits
-        return replace(inner, only_sums=False, keeps="client models" if inner.keeps == "nothing" else inner.keeps)
+        keeps = "client models" if inner.keeps == "nothing" else inner.keeps
+        return replace(inner, only_sums=False, older_starts=True, keeps=keeps)
 
     @override
     def setup(self, num_clients: int, weights: torch.Tensor) -> None:
@@ -240,7 +241,7 @@ class ExactAveraging(OlderStarts):
         storage: Where and how exactly the clients' vectors are kept, see :class:`RowStorage`.
     """
 
-    traits = AggregatorTraits(only_sums=False, keeps="client vectors", counts_absent=True)
+    traits = AggregatorTraits(only_sums=False, older_starts=True, keeps="client vectors", counts_absent=True)
     memory = ("cache",)
 
     def __init__(self, storage: RowStorage | None = None) -> None:

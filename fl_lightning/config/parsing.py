@@ -67,7 +67,7 @@ _ABSTRACT = re.compile(r"instantiatable class, but ([\w.]+) is abstract")
 @cache
 def keys_of(value: type) -> tuple[str, ...]:
     """Return the keys below ``loop`` that stand for the arguments of a value."""
-    return tuple(name for name in inspect.signature(value).parameters if name not in ("algorithm", "system"))
+    return tuple(name for name, each in inspect.signature(value).parameters.items() if each.kind is each.KEYWORD_ONLY)
 
 
 @cache  # parsing changes nothing in it

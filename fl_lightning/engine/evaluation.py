@@ -45,7 +45,7 @@ class LogCollector:
         if isinstance(value, Metric):
             self._metrics[name] = value
             return
-        reduction = getattr(reduce_fx, "__name__", reduce_fx)  # torch.max or "max"
+        reduction = reduce_fx.__name__ if hasattr(reduce_fx, "__name__") else reduce_fx  # torch.max or "max"
         if reduction in _REDUCTIONS:
             self._values.setdefault(name, (reduction, []))[1].append(float(value))
             return
@@ -105,7 +105,7 @@ def evaluate(module: LightningModule, batches: Iterator[Batch]) -> tuple[dict[st
         _hook(module, stage, "epoch_start")()
         _take_steps(module, stage, batches, collector)
         collector.batch_size = 1
-        per_class = getattr(module, "class_accuracy", None)
+        per_class = module.class_accuracy if hasattr(module, "class_accuracy") else None
         class_accuracy = np.empty(0)
         if isinstance(per_class, Metric):  # before the hook, which may reset it
             class_accuracy = per_class.compute().cpu().double().numpy()

@@ -150,7 +150,7 @@ def remembered(module: nn.Module) -> dict[str, object]:
         for name, parameter in part.named_parameters(recurse=False):
             if not parameter.requires_grad:
                 walk.visit(start + name, parameter)
-        for name, buffer in getattr(part, "_buffers", {}).items():
+        for name, buffer in part._buffers.items():
             walk.found[f"{start}{name}"] = buffer is None  # a buffer that appears while training is in no flat model
     for kind in dict.fromkeys(type(part) for _, part in parts):
         for name, value in _of_class(kind):
@@ -252,7 +252,7 @@ def _held(value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, functools.partial):
         yield "()", (value.func, value.args, value.keywords)
     elif type(value).__module__.partition(".")[0] != "lightning":  # a Trainer or a Fabric is not the module's own
-        for name, held in getattr(value, "__dict__", {}).items():
+        for name, held in vars(value).items() if hasattr(value, "__dict__") else ():
             yield f".{name}", held
         for name in getattr(type(value), "__slots__", ()):
             yield f".{name}", getattr(value, name, None)

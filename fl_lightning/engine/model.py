@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from types import MethodType
 
 import torch
 from lightning.pytorch import LightningModule
@@ -110,8 +111,8 @@ def differentiable_loss(module: LightningModule, batch: Batch, index: int) -> to
 
 def run_step(step: Callable[..., object], batch: Batch, index: int) -> object:
     """Call a step of a module with the number of the batch, where it takes one, as Lightning does."""
-    function = getattr(step, "__func__", step)
-    return step(batch, index) if _takes_index(function, function is not step) else step(batch)
+    takes_index = _takes_index(step.__func__, True) if isinstance(step, MethodType) else _takes_index(step, False)
+    return step(batch, index) if takes_index else step(batch)
 
 
 @lru_cache(maxsize=256)

@@ -1,44 +1,40 @@
 """FederatedLoop: the round, on Lightning Fabric."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
-from fl_lightning.aggregators.aggregator import mixed_buffers
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.derived import ValidationSplit
 from fl_lightning.data.given import as_federation
 from fl_lightning.engine import Engine as LocalEngine
 from fl_lightning.engine.batches import steps_per_epoch
-from fl_lightning.engine.evaluation import ClientEvaluation, ClientEvaluator, as_evaluation, slow_half
-from fl_lightning.engine.local_parts import EngineProbe, LocalParts
+from fl_lightning.engine.evaluation import ClientEvaluation, ClientEvaluator, as_evaluation
+from fl_lightning.engine.local_parts import LocalParts
 from fl_lightning.loop import results, watching
-from fl_lightning.loop.results import MONITOR, Mode, RunRecord, RunResult, averaged_name, with_all_metrics
+from fl_lightning.loop.results import MONITOR, Mode, RunRecord, RunResult
+from fl_lightning.loop.stages import Measured, Stages
 from fl_lightning.parts.bases import Partition, check_part
-from fl_lightning.parts.protocols import Engine, Federation, Handout
+from fl_lightning.parts.protocols import Engine, Federation
 from fl_lightning.parts.traits import layers, traits_of_federation
 from fl_lightning.planning import Planner, target_weights
 from fl_lightning.server import Budget, Spent
-from fl_lightning.server.faults import SoundProbe, without_absent
-from fl_lightning.solvers import Clipping, warn_of_difference
-from fl_lightning.system.pace import message_sizes
-from fl_lightning.types import Asked, IntVector, ModelState, Received, RoundPlan, RoundResult, Updates, Vector
-from fl_lightning.uploads.hidden import check_hidden_updates, released
+from fl_lightning.solvers import warn_of_difference
+from fl_lightning.types import ModelState, RoundResult
+from fl_lightning.uploads.hidden import check_covered
 
 # What a run takes from the loop at its start, and what does the same during a run.
 _TAKEN = ("algorithm", "system", "batch_size", "seed", "monitor", "mode", "evaluate_clients", "engine", "fabric")
-_GIVEN = ("module", "federation", "client_weights", "gradient_clip_val", "gradient_clip_algorithm")
+_GIVEN = ("module", "federation", "client_weights")
 _FIXED = dict.fromkeys((*_TAKEN, *_GIVEN), "resume_from in a second loop") | {
     "rounds": "should_stop, or resume_from in a second loop",
     "callbacks": "the hooks of those that are there",
 }
-_NOBODY = Asked()
 
 
 class FederatedLoop:
@@ -50,8 +46,6 @@ class FederatedLoop:
         rounds: Number of rounds, R.
         lr: Base learning rate eta_1 of the local steps; None with ``solver="module"``, which has its own.
         batch_size: Examples in a local step; a client with fewer takes all it has.
-        gradient_clip_val: Clip the gradient of each local step to this, as a Trainer does; None: no clipping.
-        gradient_clip_algorithm: ``norm``: the norm of all gradients together. ``value``: each number by itself.
         budget: Ends the run when it has cost this much; ``rounds`` is a limit as well.
         evaluate_every: Evaluate each n-th round, and the last one.
         evaluate_clients: Evaluate the model on each client's own data after each n-th round; 0: never.
@@ -71,8 +65,6 @@ class FederatedLoop:
         rounds: int,
         lr: float | None,
         batch_size: int = 64,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: Clipping = "norm",
         budget: Budget | None = None,
         evaluate_every: int = 1,
         evaluate_clients: ClientEvaluation | int = 0,
@@ -82,7 +74,9 @@ class FederatedLoop:
         engine: Engine | None = None,
         fabric: Fabric | None = None,
         seed: int = 0,
+        **elsewhere: object,
     ) -> None:
+        _refuse_elsewhere(elsewhere)
         for name, value in (("rounds", rounds), ("batch_size", batch_size), ("evaluate_every", evaluate_every)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
@@ -91,10 +85,6 @@ class FederatedLoop:
         self._running = False
         self._lr: float | None = None
         self.algorithm, self.system = algorithm or Algorithm(), system or System()
-        self.gradient_clip_val, self.gradient_clip_algorithm = gradient_clip_val, gradient_clip_algorithm
-        clipped = self.algorithm.solver.clipped(gradient_clip_val, gradient_clip_algorithm)
-        if clipped is not self.algorithm.solver:
-            self.algorithm = replace(self.algorithm, solver=clipped)
         self.rounds, self.lr = rounds, lr
         self.batch_size, self.seed = batch_size, seed
         self.evaluate_every, self.evaluate_clients = evaluate_every, as_evaluation(evaluate_clients)
@@ -108,14 +98,13 @@ class FederatedLoop:
         self.callbacks = [self.system.schedule, self.algorithm.sampling, self.system.channel, *callbacks]
         self._everybody = self._watching()
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
-        self._stages: list[Callable[[Received], Received]] = []  # between training and aggregation
         self._clients: ClientEvaluator | None = None
         self.round_index = 0  # rounds finished
         self.should_stop = False  # a callback sets this to end after the round
         self.interrupted = False  # set from outside, at any moment, to pause after the round
         self.state: ModelState
         self.base_rate: float
-        self.planner: Planner
+        self._stages: Stages
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse to change during a run what it has taken from here at its start."""
@@ -140,7 +129,7 @@ class FederatedLoop:
             )
         else:
             self.base_rate = lr
-            self.planner = replace(self.planner, learning_rate=lr)
+            self._stages.planner = replace(self.planner, learning_rate=lr)
         self._lr = lr
 
     def run(
@@ -180,7 +169,9 @@ class FederatedLoop:
         Leaving the ``for`` early pauses the run: the module holds the state of the last round, and whoever saves
         checkpoints saves one.
         """
-        self._check_covered(data)
+        check_covered(
+            self.algorithm.uploads.secret, isinstance(data, ValidationSplit), self.evaluate_clients is not None
+        )
         federation = as_federation(data, self.seed, partition, test)
         check_part("federation", federation, Federation)
         if self.evaluate_clients is not None:
@@ -202,67 +193,29 @@ class FederatedLoop:
             self._running = False
         self._close()
 
-    def _check_covered(self, data: Any) -> None:
-        """Refuse to evaluate a private run on examples of its clients: no epsilon covers that."""
-        secret = self.algorithm.uploads.secret
-        if secret is None:
-            return
-        covers = "measures the model on examples of the clients, which the epsilon of a private run does not cover"
-        if isinstance(data, ValidationSplit):
-            raise ValueError(f"validation {covers}: leave it out, or give the private step a fixed key")
-        if self.evaluate_clients is not None and not secret.keeps_uncovered:
-            raise ValueError(
-                f"evaluate_clients {covers}: leave it out, or set keep_uncovered of the private step, which keeps it "
-                "in a file of its own"
-            )
-
     def _play(self, index: int) -> RoundResult:
         """Play one round."""
         self._everybody.check_unchanged()
-        plan, probe = self._plan(index)
+        stages = self._stages
+        plan, probe = stages.plan(index, self.state)
         self.call("on_round_start", plan=plan)
-        delivered = self.system.clock.delivered(plan, self.system.channel, self.seed)
-        updates, seconds = self._train(plan, probe, self.algorithm.aggregator.trains(plan, delivered))
-        received = Received(plan=plan, delivered=delivered, updates=updates)
-        for stage in self._stages:
-            received = stage(received)
+        received, seconds = stages.receive(self.state, plan, probe)
         if self._hooks["on_client_end"]:
             for row in range(len(received.updates)):
                 self.call("on_client_end", update=received.updates[row])
-        self.state = self._aggregate(received)
+        self.state = stages.aggregate(self.state, received)
         self.algorithm.averaging.update(self.state, index)
         self.round_index = index
-        result = self._result(received, seconds, _NOBODY if probe is None else probe.asked)
-        self.record.add(result.metrics, self.state, self.evaluates(index))
+        costs = stages.costs(received, probe)
+        self.spent.add(costs)
+        evaluated = self.evaluates(index)
+        measured = stages.evaluate(self.state, received.plan) if evaluated else Measured()
+        if stages.clients is not None and stages.clients.due(index, self._is_last(index)):
+            measured = stages.evaluate_clients(stages.clients, self.state, index, measured)
+        result = stages.result(received, costs, seconds, measured, self._hooks["configure_metrics"])
+        self.record.add(result.metrics, self.state, evaluated)
         self.call("on_round_end", result=result)
         return result
-
-    def _result(self, received: Received, seconds: float, asked: Asked) -> RoundResult:
-        """Return what became of a round: its costs and the evaluation of the new model."""
-        plan, asks = received.plan, self.planner.sampling_traits.asks
-        costs = self.system.clock.charged(plan, received.delivered, self.algorithm.aggregator, asks, asked)
-        if self.algorithm.personal is not None:
-            costs = self.algorithm.personal.charged(costs, plan, self.system.clock)
-        self.spent.add(costs)
-        metrics, class_accuracy = self._evaluate(plan)
-        of_clients: dict[str, Vector] = {}
-        columns: dict[str, float] = {}
-        if self._clients is not None and self._clients.due(plan.index, self._is_last(plan.index)):
-            of_clients, columns = self._evaluate_clients(self._clients, plan.index)
-        result = RoundResult(
-            plan=plan,
-            delivered=received.delivered,
-            updates=received.updates,
-            metrics=metrics | columns,
-            training_seconds=seconds,
-            class_accuracy=class_accuracy,
-            faults=received.faults,
-            costs=costs,
-            client_metrics=of_clients,
-        )
-        result = with_all_metrics(result, self._hooks["configure_metrics"])
-        secret = self.algorithm.uploads.secret if self.algorithm.uploads.steps else None
-        return result if secret is None else released(result, metrics, secret.secret_draws)
 
     def _close(self) -> None:
         self.engine.load(self.state)
@@ -297,8 +250,6 @@ class FederatedLoop:
         for part in self._parts().values():
             watching.start_anew(part)
         self.module, self.federation = module, federation
-        # Data that is loaded when needed comes before the need; with several processes each loads its own.
-        self._prefetch = traits_of_federation(federation).prefetch if self.fabric.world_size == 1 else None
         self.client_weights = target_weights(self.system.weights, federation.sizes)
         draws, solver = algorithm.sampling.num_draws(num_clients), algorithm.solver
         self.state = self.engine.setup(self.fabric, module, federation, solver, self.batch_size, self.seed, draws)
@@ -306,52 +257,36 @@ class FederatedLoop:
         self.base_rate = solver.setup(module, self.lr)
         if self.fabric.is_global_zero:
             warn_of_difference(module, solver, self.lr)
-        kept = (0, 0)
-        if self.local_parts is not None:
-            self.local_parts.setup(module, self.state)
-            kept = self.local_parts.num_kept
-        if algorithm.personal is not None:
-            algorithm.personal.setup(num_clients, self.state, self.local_parts)
-        for part in (algorithm.aggregator, algorithm.uploads):
-            part.setup(num_clients, self.state.weights)
-        self.planner = Planner(
-            algorithm=algorithm,
-            system=self.system,
-            weights=self.client_weights,
-            learning_rate=self.base_rate,
-            steps_per_epoch=steps_per_epoch(federation.sizes, self.batch_size),
-            seed=self.seed,
-            rounds=self.rounds,
+        traits = traits_of_federation(federation)
+        self._has_test = traits.test is not None
+        self._stages = Stages(
+            planner=Planner(
+                algorithm=algorithm,
+                system=self.system,
+                weights=self.client_weights,
+                learning_rate=self.base_rate,
+                steps_per_epoch=steps_per_epoch(federation.sizes, self.batch_size),
+                seed=self.seed,
+                rounds=self.rounds,
+            ),
+            engine=self.engine,
+            federation=federation,
+            record=self.record,
+            local_parts=self.local_parts,
+            clients=self._clients,
+            # Data that is loaded when needed comes before the need; with several processes each loads its own.
+            prefetch=traits.prefetch if self.fabric.world_size == 1 else None,
         )
-        sizes = message_sizes(self.state, kept, algorithm.aggregator, algorithm.uploads)
-        self.system.clock.setup(num_clients, self.seed, self.planner.raw_profiles, sizes)
-        self.planner.start()
-        num_buffers = len(self.state.buffers) - kept[1]
-        check_hidden_updates(algorithm, num_buffers)
-        algorithm.uploads.start(self.planner, num_buffers)
-        self._stages = self._make_stages()
+        self._stages.start(module, self.state)
         watchers = watching.watchers(self._everybody.called, self)
         watchers += [*algorithm.uploads.steps, *layers(algorithm.aggregator)]
         for hook in watching.HOOKS:
             self._hooks[hook] = [getattr(watcher, hook) for watcher in watchers if hasattr(watcher, hook)]
 
-    def _make_stages(self) -> list[Callable[[Received], Received]]:
-        """Return what happens to the updates of a round before they are aggregated."""
-        uploads, faults = self.algorithm.uploads, self.algorithm.faults
-        private = uploads.private
-        stages: list[Callable[[Received], Received]] = [lambda received: faults(received, self.state, private)]
-        if self.engine.is_elsewhere:
-            stages.insert(0, self._reported)
-        if uploads.steps:
-            stages.append(lambda each: replace(each, updates=uploads(each.updates, each.arrived_plan, self.seed)))
-        return stages
-
-    def _reported(self, received: Received) -> Received:
-        """What other machines did is known only after the training: who answered, and with how many steps."""
-        plan, updates = received.plan, received.updates
-        asked = self.algorithm.aggregator.trains(plan, received.delivered)
-        delivered = without_absent(received.delivered, asked, updates)
-        return replace(received, delivered=delivered, plan=self.planner.reported(plan, updates))
+    @property
+    def planner(self) -> Planner:
+        """Plans the rounds of this run."""
+        return self._stages.planner
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the loop and all its parts, as tensors, numbers, strings and containers of them.
@@ -404,11 +339,7 @@ class FederatedLoop:
 
     def personalised(self, client: int) -> ModelState:
         """Return a client's own model: a second one, or the global one but for its local parameters."""
-        personal = self.algorithm.personal
-        own = None if personal is None else personal.of(client, self.state)
-        if own is not None:
-            return own
-        return self.state if self.local_parts is None else self.local_parts.personalised(client, self.state)
+        return self._stages.personalised(client, self.state)
 
     def load_client(self, client: int) -> ModelState:
         """Put a client's own model into the module and return it."""
@@ -423,73 +354,17 @@ class FederatedLoop:
         for method in self._hooks.get(hook, ()):
             method(loop=self, **arguments)
 
-    def _plan(self, index: int) -> tuple[RoundPlan, EngineProbe | None]:
-        if self.planner.sampling_traits.asks == "nothing":
-            return self.planner.plan(index), None
-        conditions = self.planner.conditions(index)
-        before = self.planner.unasked(index, conditions)
-        probe = EngineProbe(self.engine, self.state, before, self._handout(before), self.local_parts)
-        return self.planner.plan(index, conditions, SoundProbe(probe)), probe
-
-    def _handout(self, plan: RoundPlan) -> Handout:
-        handout = self.algorithm.aggregator.handout(plan)
-        return handout if self.local_parts is None else self.local_parts.added_to(handout)
-
-    def _train(self, plan: RoundPlan, probe: EngineProbe | None, uploading: IntVector) -> tuple[Updates, float]:
-        began, handout = time.perf_counter(), self._handout(plan)
-        personal = self.algorithm.personal
-        if personal is not None:
-            handout = personal.before(self.engine, self.state, plan, handout)
-        # Where something stays at the clients, those whose upload is lost keep what they trained.
-        clients = uploading if self.local_parts is None else np.union1d(uploading, plan.cohort.clients)
-        asked = probe if handout.step is None else None  # who was asked has made other steps
-        updates = None if asked is None else asked.trained(clients, plan.learning_rate)
-        if updates is None:
-            if self._prefetch is not None:
-                following = plan.index + 1
-                self._prefetch(
-                    clients, lambda: self.planner.next_clients(following).tolist() if following <= self.rounds else []
-                )
-            updates = self.engine.train(self.state, plan, clients, handout)
-        if self.local_parts is not None:
-            updates = self.local_parts.keep(updates, uploading, self.state, plan, handout)
-        if personal is not None:
-            personal.after(self.engine, self.state, plan)
-        return updates, time.perf_counter() - began
-
-    def _aggregate(self, received: Received) -> ModelState:
-        plan, updates = received.plan, received.updates
-        weights = self.algorithm.aggregator(self.state.weights, updates, received.delivered, plan)
-        if self.local_parts is not None:
-            weights = self.local_parts.restored(weights, self.state.weights)
-        state = ModelState(weights, mixed_buffers(self.state.buffers, updates, received.delivered, plan))
-        self.algorithm.faults.check_aggregate(plan.index, updates, state)
-        return state
-
     def evaluates(self, index: int) -> bool:
         """Whether the model is evaluated after a round; never where there is no test data."""
-        due = index % self.evaluate_every == 0 or self._is_last(index)
-        return due and traits_of_federation(self.federation).test is not None
+        return self._has_test and (index % self.evaluate_every == 0 or self._is_last(index))
 
     def _is_last(self, index: int) -> bool:
         return index == self.rounds or (index == self.round_index and self.spent.exceeds(self.budget))
 
-    def _evaluate(self, plan: RoundPlan) -> tuple[dict[str, float], Vector]:
-        if not self.evaluates(plan.index):
-            return {}, np.empty(0)
-        metrics, class_accuracy = self.engine.evaluate(self.state)
-        metrics |= self.federation.measure(self.state.weights, plan)
-        averaged = self.algorithm.averaging.state
-        if averaged is not None:
-            found, _ = self.engine.evaluate(averaged)
-            found |= self.federation.measure(averaged.weights, plan)
-            metrics |= {averaged_name(name): value for name, value in found.items()}
-        return metrics, class_accuracy
 
-    def _evaluate_clients(self, clients: ClientEvaluator, index: int) -> tuple[dict[str, Vector], dict[str, float]]:
-        """Return each metric of all clients, and how the headline metric is spread over them."""
-        shared = self.local_parts is None and self.algorithm.personal is None
-        found = clients(self.engine, self.state, index, None if shared else self.personalised)
-        steps = np.mean([profiles.num_steps for profiles in self.planner.raw_profiles()], axis=0)
-        slow = slow_half(self.system.clock.pace(1).seconds_per_step, steps)
-        return found, clients.columns(found, self.monitor, self.mode == "max", slow)
+def _refuse_elsewhere(given: dict[str, object]) -> None:
+    """Refuse what is no argument of a loop, and name the value that has it."""
+    for name in given:
+        owner = next((each.__name__ for each in (Algorithm, System) if name in signature(each).parameters), None)
+        instead = "" if owner is None else f": give it to {owner}({name}=...)"
+        raise TypeError(f"FederatedLoop got an unexpected keyword argument {name!r}{instead}")

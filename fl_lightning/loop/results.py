@@ -13,6 +13,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from typing_extensions import override
 
+from fl_lightning.engine.hooks import overrides
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import ModelState, RoundResult
@@ -98,8 +99,10 @@ class RunRecord(Remembers):
             self._refuse_monitor(row)
         self.history.append(row)
         value = row.get(self.monitor, math.nan)
+        if math.isnan(value):
+            return
         best = self.best_value
-        if not math.isnan(value) and (best is None or self.is_better(value, best)):
+        if best is None or self.is_better(value, best):
             self.best_round = int(row["round"])
             self.best_weights, self.best_buffers = state.weights, state.buffers
 
@@ -252,7 +255,7 @@ def module_state(module: LightningModule, round_index: int) -> dict[str, Any] | 
 
     What could not be read back without running code is refused.
     """
-    if type(module).on_save_checkpoint is LightningModule.on_save_checkpoint:
+    if not overrides(module, "on_save_checkpoint"):
         return None
     given = _given(module, round_index)
     checkpoint = dict(given)

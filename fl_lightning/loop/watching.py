@@ -103,11 +103,11 @@ class Everybody:
             check_callback(callback)
         self._loggers = [Loggers(dict(named(fabric.loggers)))] if fabric.loggers else []
         self._left_out = {id(callback) for callback in fabric._callbacks if not _is_called(callback)}
-        self._known = self.called
+        self._known = [*given, *fabric._callbacks]
 
     def check_unchanged(self) -> None:
         """Refuse callbacks that came or went during a run, whose hooks are known from its start."""
-        if self.called != self._known:
+        if [*self._given, *self._fabric._callbacks] != self._known:
             raise ValueError("the callbacks have changed during a run: give them to the loop before it")
 
     @property

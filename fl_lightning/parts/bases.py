@@ -64,7 +64,7 @@ class Sampling(_Part):
 
     @abstractmethod
     def ask(self, profiles: Profiles, probe: Probe | None, rng: np.random.Generator) -> None:
-        """Ask clients what the probabilities of this round depend on; called once per round, before all else."""
+        """Ask clients what the probabilities depend on: once per round, before all else, where the traits say so."""
 
     @abstractmethod
     def expected_cohort(self, profiles: Profiles) -> Cohort:

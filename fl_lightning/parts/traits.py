@@ -58,6 +58,7 @@ class AggregatorTraits:
     counts_absent: bool = False  # clients that cannot be drawn count as much as ever, by what they sent before
     absence: Effect = "exact"  # of clients that cannot be drawn, on the Omega that is predicted
     moments: bool = False  # the server remembers earlier steps
+    older_starts: bool = False  # clients train from the models with which their jobs began, as asynchronous ones do
     num_downloaded: int = 1  # vectors as long as the weights that a client gets before it trains
 
     def __post_init__(self) -> None:
@@ -96,10 +97,12 @@ class ScheduleTraits:
 
 def traits_of_schedule(schedule: object) -> ScheduleTraits:
     """Return what a schedule declares; most users' own are one method and declare nothing."""
-    traits = getattr(schedule, "traits", None)
-    if isinstance(traits, ScheduleTraits):
-        return traits
-    return ScheduleTraits(learns=bool(getattr(schedule, "state_dict", dict)()))
+    match schedule:
+        case object(traits=ScheduleTraits() as traits):
+            return traits
+        case object(state_dict=state_dict):
+            return ScheduleTraits(learns=bool(state_dict()))
+    return ScheduleTraits()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +189,7 @@ def layers(part: object) -> list[Any]:
     >>> [type(each).__name__ for each in layers(ServerMomentum(AnonymousMean()))]
     ['ServerMomentum', 'AnonymousMean']
     """
-    found: list[Any] = []
-    inner: object = part
-    while inner is not None:
-        found.append(inner)
-        inner = getattr(inner, "wrapped", None)
+    found: list[Any] = [part]
+    while hasattr(found[-1], "wrapped"):
+        found.append(found[-1].wrapped)
     return found

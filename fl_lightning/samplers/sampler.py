@@ -169,6 +169,9 @@ class Certain(Drawing):
         return np.rint(num_draws * probabilities).astype(np.int64)
 
 
+_SYSTEMATIC = Systematic()
+
+
 class Sampler(Remembers):
     """Decides with which probability each client is drawn.
 
@@ -193,7 +196,7 @@ class Sampler(Remembers):
     @property
     def drawing(self) -> Drawing | None:
         """How :meth:`draw` makes its draws, systematically by default; None where it has a way of its own."""
-        return Systematic()
+        return _SYSTEMATIC
 
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:
         """Return p, the expected share of each client among the draws, (M,), summing to 1."""

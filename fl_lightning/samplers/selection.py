@@ -106,9 +106,7 @@ class Selection(Sampling):
         return self.sampler.asked_steps(_of_reachable(profiles), self._num_there(profiles))
 
     def ask(self, profiles: Profiles, probe: Probe | None, rng: np.random.Generator) -> None:
-        """Let the sampler ask clients, if it does."""
-        if self.traits.asks == "nothing":
-            return
+        """Let the sampler ask clients."""
         if probe is None:
             raise ValueError(
                 f"{type(self.sampler).__name__} asks clients before it draws, but there is nobody to ask: "
@@ -119,10 +117,7 @@ class Selection(Sampling):
     def expected_cohort(self, profiles: Profiles) -> Cohort:
         """Return the probabilities of the draw without drawing."""
         conditions = profiles.conditions
-        corrects = self.absent != "replaced"
-        if self.absent is None:
-            corrects = self.traits.consistent and self._keeps_shares
-        if conditions.available is not None and conditions.presence is not None and corrects:
+        if conditions.available is not None and conditions.presence is not None and self._corrects:
             return self._corrected(profiles, conditions.available, conditions.presence)
         num_draws = self._num_there(profiles)
         seen = _of_reachable(profiles)
@@ -131,11 +126,16 @@ class Selection(Sampling):
             probabilities = among(probabilities, profiles.available)
             num_draws = min(num_draws, int(np.count_nonzero(probabilities)))
         nominal = self._undrawn(probabilities, self.sampler.coefficients(seen, probabilities), num_draws)
-        if self._keeps_shares or self.drawing is None:
+        if self.drawing is None or self.drawing.keeps_shares:
             return nominal
         shares = self.drawing.shares(probabilities, num_draws)
         coefficients = self.sampler.coefficients(seen, shares)
         return replace(nominal, probabilities=shares, coefficients=coefficients, nominal=nominal)
+
+    @property
+    def _corrects(self) -> bool:
+        """Whether the step is shorter when few are there."""
+        return self.traits.consistent and self._keeps_shares if self.absent is None else self.absent != "replaced"
 
     @property
     def _keeps_shares(self) -> bool:

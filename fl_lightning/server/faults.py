@@ -51,9 +51,7 @@ class FaultPolicy:
     def __call__(self, received: Received, state: ModelState, private: bool = False) -> Received:
         """Return what is sound of a round; who sent nonsense counts as lost, or in a private run as one who sent 0."""
         round_index, updates = received.plan.index, received.updates
-        reasons = bad_rows(updates, state)
-        if not reasons or len(reasons) < len(updates.clients):
-            reasons |= long_rows(updates, state, None if private else self.max_norm_ratio, reasons)
+        reasons = bad_rows(updates, state, None if private else self.max_norm_ratio)
         self._report_losses(round_index, updates, reasons)
         if not reasons:
             return received
@@ -118,8 +116,11 @@ def finite_rows(rows: torch.Tensor) -> torch.Tensor:
     return finite
 
 
-def bad_rows(updates: Updates, state: ModelState) -> dict[int, str]:
-    """Return the rows that must not be used, with the reason for each."""
+def bad_rows(updates: Updates, state: ModelState, max_ratio: float | None = None) -> dict[int, str]:
+    """Return the rows that must not be used, with the reason for each.
+
+    ``max_ratio`` is over the median length per local step of the round's other rows; None: no such limit.
+    """
     num_rows = len(updates.clients)
     for name, got, like in (("weights", updates.deltas, state.weights), ("buffers", updates.buffers, state.buffers)):
         if tuple(got.shape) != (num_rows, len(like)):
@@ -127,34 +128,26 @@ def bad_rows(updates: Updates, state: ModelState) -> dict[int, str]:
             return dict.fromkeys(range(num_rows), reason)
     if not num_rows:
         return {}
-    finite = finite_rows(updates.deltas)
-    if updates.buffers.shape[1]:
-        finite &= finite_rows(updates.buffers)
-    return {
-        row: f"is not finite (training loss {updates.losses[row]:g})"
-        for row in torch.nonzero(~finite).flatten().tolist()
-    }
-
-
-def long_rows(updates: Updates, state: ModelState, max_ratio: float | None, known: Mapping[int, str]) -> dict[int, str]:
-    """Return the rows that are longer than any honest update, besides those known to be bad, with the reason for each.
-
-    ``max_ratio`` is over the median length per local step of the round's other rows; None: no such limit.
-    """
-    if updates.total is not None or not len(updates.clients):
-        return {}
     norms = torch.linalg.vector_norm(updates.deltas, dim=1).cpu().double().numpy()
     longest = _MOST_TIMES * max(1.0, float(torch.linalg.vector_norm(state.weights)))
-    absurd = np.setdiff1d(np.flatnonzero(~(norms <= longest)), [*known])
-    found = {int(row): f"is {norms[row]:.3g} long" for row in absurd}
-    others = np.setdiff1d(np.arange(len(norms)), [*known, *found])
-    if max_ratio is None or len(others) < _ENOUGH:
-        return found
-    paces = norms / np.maximum(1, updates.num_steps)
+    absurd = np.flatnonzero(~(norms <= longest)).tolist()  # also where it is NaN
+    broken = {row for row in absurd if not bool(torch.isfinite(updates.deltas[row]).all())}
+    if updates.buffers.shape[1]:
+        broken.update(torch.nonzero(~finite_rows(updates.buffers)).flatten().tolist())
+    found = {row: f"is not finite (training loss {updates.losses[row]:g})" for row in sorted(broken)}
+    found |= {row: f"is {norms[row]:.3g} long" for row in absurd if row not in broken}
+    return found if max_ratio is None else found | _unusually_long(norms, updates.num_steps, max_ratio, found)
+
+
+def _unusually_long(norms: Vector, num_steps: IntVector, max_ratio: float, known: Mapping[int, str]) -> dict[int, str]:
+    """Return the rows that are much longer per local step than is usual, among those that are not known to be bad."""
+    others = np.setdiff1d(np.arange(len(norms)), [*known]) if known else np.arange(len(norms))
+    if len(others) < _ENOUGH:
+        return {}
+    paces = norms / np.maximum(1, num_steps)
     usual = float(np.median(paces[others]))
-    for row in others[paces[others] > max_ratio * usual].tolist() if usual > 0 else []:
-        found[row] = f"is {paces[row] / usual:.3g} times as long per step as is usual in this round"
-    return found
+    unusual = others[paces[others] > max_ratio * usual].tolist() if usual > 0 else []
+    return {row: f"is {paces[row] / usual:.3g} times as long per step as is usual in this round" for row in unusual}
 
 
 def with_zeros(updates: Updates, rows: list[int], state: ModelState) -> Updates:

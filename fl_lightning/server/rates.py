@@ -76,7 +76,9 @@ class Calibration(Remembers):
         share = _LOCAL_SHARE[self.apply]
         rate = base.learning_rate * factor**share
         rate = rate if self.max_learning_rate is None else min(rate, self.max_learning_rate)
-        self._warn_of_saturation(base, rate)
+        largest = rate * float(base.profiles.accumulation.max())
+        if largest > _LARGE:
+            self._warn_of_saturation(base.index, largest)
         return rate, factor ** (1 - share)
 
     def factor(self, plan: RoundPlan) -> float:
@@ -107,15 +109,14 @@ class Calibration(Remembers):
                 "loop.lr or the proximal term, or calibrate on the server (loop.calibration.apply=server)"
             )
 
-    def _warn_of_saturation(self, plan: RoundPlan, rate: float) -> None:
-        largest = rate * float(plan.profiles.accumulation.max())
-        if largest > _LARGE and "saturation" not in self._warned:
+    def _warn_of_saturation(self, round_index: int, largest: float) -> None:
+        if "saturation" not in self._warned:
             self._warned.add("saturation")
             _LOG.warning(
                 "round %d: local learning rate x local work is %.1f for the busiest client: its steps may saturate or "
                 "overshoot, which no calibration sees; lower loop.lr, ask for less work (loop.max_local_steps=auto), "
                 "or calibrate by loop.calibration.apply=split",
-                plan.index,
+                round_index,
                 largest,
             )
 

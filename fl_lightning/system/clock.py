@@ -95,11 +95,6 @@ class Clock:
         return self._started().seed
 
     @property
-    def decides_deliveries(self) -> bool:
-        """Whether uploads count only in time."""
-        return self.deadline is not None or self.take_first is not None
-
-    @property
     def varies(self) -> bool:
         """Whether rounds differ in who can be drawn or in who is in time."""
         return self.availability is not None or (self.deadline is not None and self._trace is not None)
@@ -260,7 +255,7 @@ class Clock:
             profiles = replace(plan.profiles, conditions=alone)
             linked = replace(plan, expected=replace(plan.expected, profiles=profiles))
         arrived = channel.configure_delivery(linked, seed)
-        return self._in_time(plan, arrived) if self.decides_deliveries else arrived
+        return arrived if self.deadline is None and self.take_first is None else self._in_time(plan, arrived)
 
     def _in_time(self, plan: RoundPlan, arrived: IntVector) -> IntVector:
         if plan.cohort.arrivals is not None:
@@ -281,26 +276,21 @@ class Clock:
         """Return what a round of an algorithm costs, given who answered a question before the draw, and how long."""
         answers = len(asked.clients) * (self.traffic.model if asks == "vectors" else SCALAR_BYTES)
         answers += asked.numbers * SCALAR_BYTES
-        costs = self.costs(plan, delivered, aggregator.downloads(plan, delivered), asked.clients, answers)
         up, down = aggregator.protocol_bytes(plan, delivered)
-        return replace(costs, uplink_bytes=costs.uplink_bytes + up, downlink_bytes=costs.downlink_bytes + down)
-
-    def costs(
-        self, plan: RoundPlan, delivered: IntVector, got: IntVector, asked: IntVector, answer_bytes: float
-    ) -> RoundCosts:
-        """Return what a round costs where clients ``got`` download the model and ``asked`` answered a question."""
         if plan.cohort.arrivals is not None:
-            return self._asynchronous_costs(plan, plan.cohort.arrivals)
+            costs = self._asynchronous_costs(plan, plan.cohort.arrivals)
+            return replace(costs, uplink_bytes=costs.uplink_bytes + up, downlink_bytes=costs.downlink_bytes + down)
         drawn, num_steps = plan.cohort.clients, plan.profiles.num_steps
         training, whole = self.times(plan.index, num_steps, clients=drawn)
         asking = plan.probed_steps * float(self.pace(plan.index).seconds_per_step.mean()) if plan.probed_steps else 0.0
-        up, down = self.traffic.total(drawn, got, asked, answer_bytes)
+        got = aggregator.downloads(plan, delivered)
+        sent, fetched = self.traffic.total(drawn, got, asked.clients, answers)
         return RoundCosts(
             local_steps=int(num_steps[drawn].sum()) + plan.probed_steps,
             computation_time=float(training.sum()) + asking,
             round_time=self._round_time(whole, delivered[drawn]) + asking / len(num_steps),
-            uplink_bytes=up,
-            downlink_bytes=down,
+            uplink_bytes=sent + up,
+            downlink_bytes=fetched + down,
         )
 
     def _asynchronous_costs(self, plan: RoundPlan, arrivals: Arrivals) -> RoundCosts:

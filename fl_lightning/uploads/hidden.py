@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fl_lightning.parts.bases import Sampling
-from fl_lightning.parts.traits import layers
+from fl_lightning.parts.traits import UploadTraits, layers
 from fl_lightning.types import RoundPlan, RoundResult
 from fl_lightning.uploads.chain import Upload
 
@@ -90,6 +90,24 @@ def check_neighbours(steps: Sequence[Upload], private: Upload) -> None:
             raise ValueError(f"{other} changes updates after {name} bounded them: put it before it")
         if number > place and not traits.public:
             raise ValueError(f"{other} looks at the updates after {name}, which does not count it: {traits.remedy}")
+
+
+def check_covered(secret: UploadTraits | None, holds_out: bool, evaluates_clients: bool) -> None:
+    """Refuse to evaluate a private run on examples of its clients: no epsilon covers that.
+
+    Args:
+        secret: Traits of the private step whose noise is secret; None where there is none.
+        holds_out: Whether examples of the clients are held out as test data.
+        evaluates_clients: Whether the model is evaluated on each client's own data.
+    """
+    covers = "measures the model on examples of the clients, which the epsilon of a private run does not cover"
+    if secret is not None and holds_out:
+        raise ValueError(f"validation {covers}: leave it out, or give the private step a fixed key")
+    if secret is not None and evaluates_clients and not secret.keeps_uncovered:
+        raise ValueError(
+            f"evaluate_clients {covers}: leave it out, or set keep_uncovered of the private step, which keeps it "
+            "in a file of its own"
+        )
 
 
 def sampling_name(sampling: Sampling) -> str:

@@ -281,6 +281,7 @@ def test_what_does_not_fit_together_is_refused(settings, message):
         (lambda: StaleMean(0.0, 2.0), "mixing=2.0"),
         (lambda: ExpectedStaleness(normalize="buffer"), "normalize='buffer' is unknown"),
         (lambda: RecentMean(-1), "max_age=-1"),
+        (lambda: Algorithm(sampling=AsynchronousSelection(ArrivalRates(), 2)), "AnonymousMean takes them for those of"),
         (lambda: Delayed(EchoedInnovations()), "EchoedInnovations hands out models of its own"),
     ],
 )

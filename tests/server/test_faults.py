@@ -30,7 +30,7 @@ from fl_lightning.output import write_durably
 from fl_lightning.runs.records import read_rounds
 from fl_lightning.runs.storage import checkpoints, read_checkpoint
 from fl_lightning.samplers import Importance
-from fl_lightning.server.faults import FaultPolicy, bad_rows, finite_rows, long_rows
+from fl_lightning.server.faults import FaultPolicy, bad_rows, finite_rows
 from fl_lightning.types import ModelState, Updates
 from stored_runs import arguments, make_run
 from systems import gaussian_federation, linear_module, small_loop
@@ -334,8 +334,8 @@ def test_lengths_of_honest_updates_are_left_alone():
         clients=np.arange(5), deltas=lengths[:, None] * torch.ones(5, 4), buffers=torch.zeros(5, 0),
         num_steps=np.array([1, 1, 1, 1, 30]), losses=np.zeros(5),
     )  # fmt: skip
-    assert long_rows(updates, state, 1e6, {}) == {}
-    assert list(long_rows(updates, state, 1.5, {})) == [2]
-    assert long_rows(updates, state, None, {}) == {}
+    assert bad_rows(updates, state, 1e6) == {}
+    assert list(bad_rows(updates, state, 1.5)) == [2]
+    assert bad_rows(updates, state) == {}
     with pytest.raises(ValueError, match=r"max_norm_ratio=1\.0 must be above 1"):
         FaultPolicy(max_norm_ratio=1.0)

@@ -223,6 +223,15 @@ def test_every_way_of_training_clips(mode, caplog):
         loop(gradient_clip_algorithm="most")
 
 
+def test_the_loop_names_the_value_that_has_what_it_does_not_take():
+    with pytest.raises(TypeError, match=r"'gradient_clip_val': give it to Algorithm\(gradient_clip_val=...\)$"):
+        FederatedLoop(rounds=1, lr=0.1, gradient_clip_val=0.5)
+    with pytest.raises(TypeError, match=r"give it to System\(clock=...\)$"):
+        FederatedLoop(rounds=1, lr=0.1, clock=None)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'speed'$"):
+        FederatedLoop(rounds=1, lr=0.1, speed=3)
+
+
 def test_the_command_line_and_its_config_know_clipping(tmp_path):
     arguments = ["--config", "digits_fedavg.yaml", "--loop.gradient_clip_val", "0.001", "--logger", "none"]
     assert main(["train", *arguments, "--loop.rounds", "3", "--run_dir", str(tmp_path)]) == 0

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from fl_lightning import samplers
+from fl_lightning.aggregators import AnonymousMean
 from fl_lightning.callbacks import ChannelFailures, ComputationTime, HeterogeneitySchedule, SamplerSelection
 from fl_lightning.parts.bases import Channel
 from fl_lightning.samplers.selection import Selection
 from fl_lightning.server.budget import Budget
 from fl_lightning.system import AvailabilityTrace, Between, Clock, DayNight, LogNormal, OnOff, Share, Traffic
-from fl_lightning.types import Conditions
+from fl_lightning.types import Asked, Conditions
 from made import made_profiles
 from systems import PAPER_GROUPS, gaussian_federation, linear_module, made_plan, small_loop
 
@@ -130,10 +131,9 @@ def test_the_first_arrivals_count_and_end_the_round():
     plan = plan_of(np.full(M, 1 / M), np.array([1, 1, 0, 2, 1, 0, 0, 1]), np.zeros(M))  # times 8, 2, 4, 5, 8
     counted = clock.delivered(plan, Everything(), 0)
     assert counted.tolist() == [0, 1, 0, 2, 0, 0, 0, 0]
-    nobody = np.empty(0, dtype=np.int64)
-    assert clock.costs(plan, counted, plan.cohort.clients, nobody, 0.0).round_time == 4
+    assert clock.charged(plan, counted, AnonymousMean(), "nothing", Asked()).round_time == 4
     lost = clock.delivered(plan, Everything(np.array([1, 0, 0, 0, 0, 0, 0, 0])), 0)
-    assert clock.costs(plan, lost, plan.cohort.clients, nobody, 0.0).round_time == 8  # waited for all
+    assert clock.charged(plan, lost, AnonymousMean(), "nothing", Asked()).round_time == 8  # waited for all
 
 
 def test_over_selection_has_the_predicted_bias():
