@@ -22,16 +22,6 @@ from fl_lightning.theory.bias import (
     step_length,
     toy_gain,
 )
-from fl_lightning.theory.bounds import (
-    Bound,
-    distance_lower_bound,
-    drift_coefficient,
-    fedacs_bound,
-    largest_drift,
-    largest_learning_rate,
-    surrogate_bound,
-    true_objective_bound,
-)
 from fl_lightning.theory.codesign import CoDesign, codesign
 from fl_lightning.theory.sampling import (
     average_factor,
@@ -45,7 +35,6 @@ from fl_lightning.theory.sampling import (
 )
 
 __all__ = [
-    "Bound",
     "CoDesign",
     "LocalStep",
     "absence_limit",
@@ -55,15 +44,10 @@ __all__ = [
     "codesign",
     "consistent_coefficients",
     "contribution",
-    "distance_lower_bound",
-    "drift_coefficient",
     "effective_weights",
     "expected_draws",
-    "fedacs_bound",
     "harmonic_mean_steps",
     "heterogeneity_aware_probabilities",
-    "largest_drift",
-    "largest_learning_rate",
     "limited_presence_weights",
     "numbers_there",
     "periodic_weights",
@@ -71,9 +55,7 @@ __all__ = [
     "sgd_step",
     "step_length",
     "successive_inclusion",
-    "surrogate_bound",
     "toy_gain",
-    "true_objective_bound",
     "variance_factor",
     "variance_optimal_probabilities",
     "work_aware_probabilities",

@@ -82,11 +82,3 @@ def require_rates(failure_rates: Vector, certain: bool = False) -> None:
     if lowest < 0 or highest > 1 or (highest == 1 and not certain):
         fine = (failure_rates >= 0) & ((failure_rates <= 1) if certain else (failure_rates < 1))
         require(fine, "failure_rates", "between 0 and 1" if certain else "at least 0 and below 1")
-
-
-def require_at_least(minimum: float, *, strict: bool = False, **named: float) -> None:
-    """Raise a ValueError for a named number that is NaN, infinite or below its minimum (or equal to it, if strict)."""
-    for name, value in named.items():
-        if not np.isfinite(value) or value < minimum or (strict and value == minimum):
-            relation = "above" if strict else "at least"
-            raise ValueError(f"{name} must be a finite number {relation} {minimum:g}, but it is {value!r}")

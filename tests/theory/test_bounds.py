@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import brentq
 
 from fl_lightning import theory
-from reference import accumulation
+from reference import accumulation, bounds
 
 NUM_CLIENTS, NUM_DRAWS, DIMENSION, NUM_RUNS = 5, 3, 4, 300
 
@@ -89,16 +89,16 @@ def test_drift_coefficient_and_its_limit() -> None:
     def printed(u: float) -> float:
         return u**2 / (1 - 2 * u**2) + 2 * u**3 / (1 - 2 * u**2) + u
 
-    assert theory.drift_coefficient(0.3) == pytest.approx(printed(0.3))
-    assert theory.drift_coefficient(0.0) == 0
-    assert theory.drift_coefficient(0.75) == np.inf
-    assert theory.largest_drift() == pytest.approx(0.19371, abs=5e-6)
+    assert bounds.drift_coefficient(0.3) == pytest.approx(printed(0.3))
+    assert bounds.drift_coefficient(0.0) == 0
+    assert bounds.drift_coefficient(0.75) == np.inf
+    assert bounds.largest_drift() == pytest.approx(0.19371, abs=5e-6)
     for beta_squared in (1.0, 2.5, 100.0):
         root = brentq(lambda u, b=beta_squared: b * printed(u) - 0.25, 0, 0.5, xtol=1e-14)
-        assert theory.largest_drift(beta_squared) == pytest.approx(root, rel=1e-10)
+        assert bounds.largest_drift(beta_squared) == pytest.approx(root, rel=1e-10)
     # The paper's rho is one half more than this coefficient.
     u = 0.1
-    assert (2 * u + 1) * (u**2 / (1 - 2 * u**2) + 0.5) == pytest.approx(theory.drift_coefficient(u) + 0.5)
+    assert (2 * u + 1) * (u**2 / (1 - 2 * u**2) + 0.5) == pytest.approx(bounds.drift_coefficient(u) + 0.5)
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0, 5.0])
@@ -110,11 +110,11 @@ def test_theorem_1_holds_on_simulated_quadratics(noise: float, spread: float, mo
     a = accumulation.momentum(steps, momentum)
     surrogate = Quadratics(target.curvature, target.optima, theory.effective_weights(theory.contribution(w, q, 1.0, a)))
     beta_squared, kappa_squared = surrogate.dissimilarity
-    learning_rate = share * theory.largest_learning_rate(a, surrogate.smoothness, beta_squared)
+    learning_rate = share * bounds.largest_learning_rate(a, surrogate.smoothness, beta_squared)
     rounds = 150
     environment = [np.tile(row, (rounds, 1)) for row in (w, q, steps)]
     error, true_error = _simulate([surrogate, target], *environment, learning_rate, noise, momentum).mean(axis=1)
-    bound = theory.surrogate_bound(
+    bound = bounds.surrogate_bound(
         learning_rate=learning_rate,
         probabilities=w,
         failure_rates=q,
@@ -129,7 +129,7 @@ def test_theorem_1_holds_on_simulated_quadratics(noise: float, spread: float, mo
     assert error <= bound.total
     # And by Theorem 2 for the true objective, with the error of the surrogate as measured.
     chi2 = theory.chi_square(w, surrogate.weights)
-    assert true_error <= theory.true_objective_bound(
+    assert true_error <= bounds.true_objective_bound(
         chi2, kappa_squared, surrogate_error=float(error), beta_squared=beta_squared
     )
 
@@ -141,13 +141,13 @@ def test_the_printed_dissimilarity_term_is_exceeded_when_gradients_are_steep() -
         problem.curvature, problem.optima, theory.effective_weights(theory.contribution(w, q, 1.0, a))
     )
     _, kappa_squared = surrogate.dissimilarity
-    learning_rate = theory.largest_learning_rate(a, surrogate.smoothness)
+    learning_rate = bounds.largest_learning_rate(a, surrogate.smoothness)
     rounds = 200
     environment = [np.tile(row, (rounds, 1)) for row in (w, q, steps)]
     measured = _simulate([surrogate], *environment, learning_rate, 0.0, start=surrogate.optimum).mean()
     step = learning_rate * theory.step_length(theory.contribution(w, q, 1.0, a))
     assert measured > 10 * step * kappa_squared  # ten times what is printed, from a start at the optimum
-    bound = theory.surrogate_bound(
+    bound = bounds.surrogate_bound(
         learning_rate=learning_rate,
         probabilities=w,
         failure_rates=q,
@@ -174,11 +174,11 @@ def test_theorem_2_is_tight_for_two_clients() -> None:
     gradient_squared = x**2  # of F = 0.5 (F_1 + F_2)
     chi2 = theory.chi_square(w, omega)
     assert chi2 == pytest.approx(1 / (4 * omega[0] * omega[1]) - 1)
-    assert gradient_squared == pytest.approx(theory.true_objective_bound(chi2, kappa_squared), rel=1e-5)
+    assert gradient_squared == pytest.approx(bounds.true_objective_bound(chi2, kappa_squared), rel=1e-5)
     # The paper's last line has lost kappa squared.
     assert abs(gradient_squared - chi2) > 0.1
     # The distance to the true optimum 0 is what the corollary allows at least, since L = 1 in one dimension.
-    assert abs(x) == pytest.approx(theory.distance_lower_bound(gradient_squared**0.5, smoothness=1.0))
+    assert abs(x) == pytest.approx(bounds.distance_lower_bound(gradient_squared**0.5, smoothness=1.0))
     # kappa squared is exact: sum Omega |grad F_m|^2 = |grad F~|^2 + kappa squared everywhere.
     for point in (-2.0, 0.3, 5.0):
         left = omega @ (point - optima[:, 0]) ** 2
@@ -187,10 +187,10 @@ def test_theorem_2_is_tight_for_two_clients() -> None:
 
 def test_theorem_2_in_numbers() -> None:
     # (sqrt(eps) + sqrt(chi2 (beta2 eps + kappa2)))^2 + sigma2
-    assert theory.true_objective_bound(
+    assert bounds.true_objective_bound(
         0.25, 3.0, surrogate_error=0.5, beta_squared=2.0, noise_variance=0.1
     ) == pytest.approx((0.5**0.5 + 1.0) ** 2 + 0.1)
-    assert theory.true_objective_bound(np.inf, 1.0) == np.inf
+    assert bounds.true_objective_bound(np.inf, 1.0) == np.inf
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
@@ -201,11 +201,11 @@ def test_theorem_4_holds_in_a_dynamic_federation(noise: float, average: str) -> 
     q = generator.uniform(0, 0.6, (rounds, NUM_CLIENTS))
     steps = generator.integers(1, 9, (rounds, NUM_CLIENTS))
     beta_squared, kappa_squared = problem.dissimilarity
-    learning_rate = theory.largest_learning_rate([8], problem.smoothness, beta_squared)
+    learning_rate = bounds.largest_learning_rate([8], problem.smoothness, beta_squared)
     probabilities = np.array([theory.heterogeneity_aware_probabilities(w, *row) for row in zip(q, steps, strict=True)])
     (measured,) = _simulate([problem], probabilities, q, steps, learning_rate, noise)
     lengths = 1 / (w / ((1 - q) * steps)).sum(axis=1)
-    bound = theory.fedacs_bound(
+    bound = bounds.fedacs_bound(
         learning_rate=learning_rate,
         weights=w,
         failure_rates=q,
@@ -223,11 +223,11 @@ def test_theorem_4_holds_in_a_dynamic_federation(noise: float, average: str) -> 
 def test_theorem_4_in_a_static_federation_is_theorem_1_under_its_law() -> None:
     w, q, steps = np.array([0.2, 0.3, 0.5]), np.array([0.1, 0.5, 0.0]), np.array([4, 9, 2])
     constants = {"smoothness": 2.0, "initial_gap": 3.0, "kappa_squared": 1.5, "noise_variance": 0.7}
-    dynamic = theory.fedacs_bound(
+    dynamic = bounds.fedacs_bound(
         learning_rate=0.005, weights=w, failure_rates=[q] * 50, accumulation=[steps] * 50, **constants
     )
     p = theory.heterogeneity_aware_probabilities(w, q, steps)
-    static = theory.surrogate_bound(
+    static = bounds.surrogate_bound(
         learning_rate=0.005, probabilities=p, failure_rates=q, accumulation=steps, num_rounds=50, **constants
     )
     assert dynamic.initial == pytest.approx(static.initial)
@@ -242,23 +242,23 @@ def test_calibrated_steps_make_both_averages_equal() -> None:
     rates = 1e-3 * (w / ((1 - q) * steps)).sum(axis=1)
     settings = {"learning_rate": rates, "weights": w, "failure_rates": q, "accumulation": steps}
     constants = {"smoothness": 1.0, "initial_gap": 1.0, "kappa_squared": 1.0, "noise_variance": 1.0}
-    plain = theory.fedacs_bound(**settings, **constants, average="rounds")
-    weighted = theory.fedacs_bound(**settings, **constants, average="steps")
+    plain = bounds.fedacs_bound(**settings, **constants, average="rounds")
+    weighted = bounds.fedacs_bound(**settings, **constants, average="steps")
     assert plain.total == pytest.approx(weighted.total)
 
 
 def test_what_the_theorems_do_not_cover_is_refused() -> None:
     settings = {"probabilities": [1.0], "failure_rates": [0.0], "accumulation": [10], "smoothness": 1.0}
     with pytest.raises(ValueError, match=r"learning_rate must be at most 0.0193\d* for the bound to hold"):
-        theory.surrogate_bound(learning_rate=0.02, num_rounds=10, initial_gap=1.0, **settings)
+        bounds.surrogate_bound(learning_rate=0.02, num_rounds=10, initial_gap=1.0, **settings)
     with pytest.raises(ValueError, match="num_rounds"):
-        theory.surrogate_bound(learning_rate=0.01, num_rounds=0, initial_gap=1.0, **settings)
+        bounds.surrogate_bound(learning_rate=0.01, num_rounds=0, initial_gap=1.0, **settings)
     with pytest.raises(ValueError, match="beta_squared must be a finite number at least 1"):
-        theory.largest_drift(0.5)
+        bounds.largest_drift(0.5)
     with pytest.raises(ValueError, match="chi_square must be at least 0"):
-        theory.true_objective_bound(-1.0, 1.0)
+        bounds.true_objective_bound(-1.0, 1.0)
     with pytest.raises(ValueError, match=r"shape \(rounds, 2\), but they are \(2,\) and \(2,\)"):
-        theory.fedacs_bound(
+        bounds.fedacs_bound(
             learning_rate=0.01,
             weights=[0.5, 0.5],
             failure_rates=[0, 0],

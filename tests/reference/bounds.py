@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_lightning.theory.bias import contribution, step_length
-from fl_lightning.theory.checks import Vector, columns, one_of, require, require_at_least
+from fl_lightning.theory.checks import Vector, columns, one_of, require
 
 Average = Literal["rounds", "steps"]
 
@@ -295,3 +295,11 @@ def _noise_coefficient(drift: float) -> float:
 def _require_constants(gap: float, beta_squared: float, kappa_squared: float, noise_variance: float) -> None:
     require_at_least(0, gap=gap, kappa_squared=kappa_squared, noise_variance=noise_variance)
     require_at_least(1, beta_squared=beta_squared)
+
+
+def require_at_least(minimum: float, *, strict: bool = False, **named: float) -> None:
+    """Raise a ValueError for a named number that is NaN, infinite or below its minimum (or equal to it, if strict)."""
+    for name, value in named.items():
+        if not np.isfinite(value) or value < minimum or (strict and value == minimum):
+            relation = "above" if strict else "at least"
+            raise ValueError(f"{name} must be a finite number {relation} {minimum:g}, but it is {value!r}")
