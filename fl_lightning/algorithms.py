@@ -4,8 +4,9 @@ An algorithm is a product of parts: sampling (p) x aggregator (c) x solver (A). 
 figures and deployment all take the same value.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Literal
 
 from fl_lightning.aggregators import Aggregator, AnonymousMean
@@ -156,3 +157,17 @@ def check_step_limit(limit: StepLimit) -> None:
         raise ValueError(
             f"max_local_steps={limit!r} must be a whole number of local steps, 1 or more, 'auto', or None for no limit"
         )
+
+
+def refuse_elsewhere(name: str, given: Mapping[str, object]) -> None:
+    """Refuse arguments that a function does not have, and name the value that has them.
+
+    >>> refuse_elsewhere("FederatedLoop", {"clock": None})
+    Traceback (most recent call last):
+        ...
+    TypeError: FederatedLoop got an unexpected keyword argument 'clock': give it to System(clock=...)
+    """
+    for argument in given:
+        owner = next((each.__name__ for each in (Algorithm, System) if argument in signature(each).parameters), None)
+        instead = "" if owner is None else f": give it to {owner}({argument}=...)"
+        raise TypeError(f"{name} got an unexpected keyword argument {argument!r}{instead}")

@@ -1,15 +1,14 @@
 """FederatedLoop: the round, on Lightning Fabric."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule
 
-from fl_lightning.algorithms import Algorithm, System
+from fl_lightning.algorithms import Algorithm, System, refuse_elsewhere
 from fl_lightning.data.derived import ValidationSplit
 from fl_lightning.data.given import as_federation
 from fl_lightning.engine import Engine as LocalEngine
@@ -76,7 +75,7 @@ class FederatedLoop:
         seed: int = 0,
         **elsewhere: object,
     ) -> None:
-        _refuse_elsewhere(elsewhere)
+        refuse_elsewhere("FederatedLoop", elsewhere)
         for name, value in (("rounds", rounds), ("batch_size", batch_size), ("evaluate_every", evaluate_every)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
@@ -97,8 +96,6 @@ class FederatedLoop:
         self.local_parts = LocalParts(patterns) if patterns else None  # what stays at the clients
         self.callbacks = [self.system.schedule, self.algorithm.sampling, self.system.channel, *callbacks]
         self._everybody = self._watching()
-        self._hooks: dict[str, list[Callable[..., Any]]] = {}
-        self._clients: ClientEvaluator | None = None
         self.round_index = 0  # rounds finished
         self.should_stop = False  # a callback sets this to end after the round
         self.interrupted = False  # set from outside, at any moment, to pause after the round
@@ -174,11 +171,12 @@ class FederatedLoop:
         )
         federation = as_federation(data, self.seed, partition, test)
         check_part("federation", federation, Federation)
+        clients = None
         if self.evaluate_clients is not None:
-            self._clients = ClientEvaluator(self.evaluate_clients, federation, self.seed)
-            federation = self._clients.data.training()
+            clients = ClientEvaluator(self.evaluate_clients, federation, self.seed)
+            federation = clients.data.training()
         self._running = False  # an earlier run may have ended by an error
-        self._setup(module, federation)
+        self._setup(module, federation, clients)
         self._running = True
         if resume_from is not None:
             self.load_state_dict(resume_from)
@@ -200,7 +198,7 @@ class FederatedLoop:
         plan, probe = stages.plan(index, self.state)
         self.call("on_round_start", plan=plan)
         received, seconds = stages.receive(self.state, plan, probe)
-        if self._hooks["on_client_end"]:
+        if self._everybody.hooks["on_client_end"]:
             for row in range(len(received.updates)):
                 self.call("on_client_end", update=received.updates[row])
         self.state = stages.aggregate(self.state, received)
@@ -212,7 +210,7 @@ class FederatedLoop:
         measured = stages.evaluate(self.state, received.plan) if evaluated else Measured()
         if stages.clients is not None and stages.clients.due(index, self._is_last(index)):
             measured = stages.evaluate_clients(stages.clients, self.state, index, measured)
-        result = stages.result(received, costs, seconds, measured, self._hooks["configure_metrics"])
+        result = stages.result(received, costs, seconds, measured, self._everybody.hooks["configure_metrics"])
         self.record.add(result.metrics, self.state, evaluated)
         self.call("on_round_end", result=result)
         return result
@@ -242,7 +240,7 @@ class FederatedLoop:
             self.interrupted = float(total) > 0
         return not self.should_stop and not self.interrupted
 
-    def _setup(self, module: LightningModule, federation: Federation) -> None:
+    def _setup(self, module: LightningModule, federation: Federation, clients: ClientEvaluator | None = None) -> None:
         algorithm, num_clients = self.algorithm, len(federation.sizes)
         self.round_index, self.should_stop = 0, False
         self.lr = self._given_lr  # a callback may have changed it in an earlier run
@@ -273,15 +271,12 @@ class FederatedLoop:
             federation=federation,
             record=self.record,
             local_parts=self.local_parts,
-            clients=self._clients,
+            clients=clients,
             # Data that is loaded when needed comes before the need; with several processes each loads its own.
             prefetch=traits.prefetch if self.fabric.world_size == 1 else None,
         )
         self._stages.start(module, self.state)
-        watchers = watching.watchers(self._everybody.called, self)
-        watchers += [*algorithm.uploads.steps, *layers(algorithm.aggregator)]
-        for hook in watching.HOOKS:
-            self._hooks[hook] = [getattr(watcher, hook) for watcher in watchers if hasattr(watcher, hook)]
+        self._everybody.bind(self, [*algorithm.uploads.steps, *layers(algorithm.aggregator)])
 
     @property
     def planner(self) -> Planner:
@@ -351,7 +346,7 @@ class FederatedLoop:
 
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of everybody who watches: the loop's callbacks, then Fabric's."""
-        for method in self._hooks.get(hook, ()):
+        for method in self._everybody.hooks.get(hook, ()):
             method(loop=self, **arguments)
 
     def evaluates(self, index: int) -> bool:
@@ -360,11 +355,3 @@ class FederatedLoop:
 
     def _is_last(self, index: int) -> bool:
         return index == self.rounds or (index == self.round_index and self.spent.exceeds(self.budget))
-
-
-def _refuse_elsewhere(given: dict[str, object]) -> None:
-    """Refuse what is no argument of a loop, and name the value that has it."""
-    for name in given:
-        owner = next((each.__name__ for each in (Algorithm, System) if name in signature(each).parameters), None)
-        instead = "" if owner is None else f": give it to {owner}({name}=...)"
-        raise TypeError(f"FederatedLoop got an unexpected keyword argument {name!r}{instead}")

@@ -4,7 +4,7 @@ import copy
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -104,6 +104,14 @@ class Everybody:
         self._loggers = [Loggers(dict(named(fabric.loggers)))] if fabric.loggers else []
         self._left_out = {id(callback) for callback in fabric._callbacks if not _is_called(callback)}
         self._known = [*given, *fabric._callbacks]
+        self.hooks: dict[str, list[Callable[..., Any]]] = {}  # methods of all who watch, once they are bound to a run
+
+    def bind(self, run: Rounds, parts: Iterable[Any]) -> None:
+        """Find the hooks of everybody, and of parts that watch as well."""
+        kinds = EarlyStopping | ModelCheckpoint
+        called = [InRounds(each, run) if isinstance(each, kinds) else each for each in self.called]
+        for hook in HOOKS:
+            self.hooks[hook] = [getattr(each, hook) for each in (*called, *parts) if hasattr(each, hook)]
 
     def check_unchanged(self) -> None:
         """Refuse callbacks that came or went during a run, whose hooks are known from its start."""
@@ -150,12 +158,6 @@ def start_anew(part: Any) -> None:
         vars(part).update({name: copy.copy(value) for name, value in fresh.items()})
     else:
         memory.start_anew(part)
-
-
-def watchers(callbacks: Iterable[Any], run: Rounds) -> list[Any]:
-    """Return everybody who watches a run, ready to be called."""
-    kinds = EarlyStopping | ModelCheckpoint
-    return [InRounds(callback, run) if isinstance(callback, kinds) else callback for callback in callbacks]
 
 
 def named(callbacks: Iterable[Any]) -> Iterator[tuple[str, Any]]:
