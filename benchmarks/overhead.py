@@ -49,11 +49,10 @@ class Rounds:
         self.noted: list[dict[str, float]] = []
 
     def on_federation_start(self, loop: Any) -> None:
-        clock = Timed(loop.system.clock)
-        evaluator = Timed(loop._evaluate_clients)
+        clock, stages = Timed(loop.system.clock), loop._stages
+        evaluator = Timed(stages.evaluate_clients)
         system = replace(loop.system, clock=clock)
-        # Past the loop's refusal of changes during a run.
-        vars(loop).update(system=system, _evaluate_clients=evaluator, planner=replace(loop.planner, system=system))
+        vars(stages).update(system=system, evaluate_clients=evaluator, planner=replace(loop.planner, system=system))
         self.watches = {"clock": clock, "clients": evaluator}
         self._began = time.perf_counter()
 

@@ -58,7 +58,7 @@ class Stages:
 
     def __post_init__(self) -> None:
         self.algorithm, self.system = self.planner.algorithm, self.planner.system
-        self._between = self._stages_between()
+        self.between = self._stages_between()  # training and aggregation
 
     def start(self, module: LightningModule, state: ModelState) -> None:
         """Let each part get ready for a run, once before its first round."""
@@ -95,7 +95,7 @@ class Stages:
         updates = self._train(state, plan, probe, self.algorithm.aggregator.trains(plan, delivered))
         seconds = time.perf_counter() - began
         received = Received(plan=plan, delivered=delivered, updates=updates)
-        for stage in self._between:
+        for stage in self.between:
             received = stage(received, state)
         return received, seconds
 

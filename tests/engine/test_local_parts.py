@@ -199,7 +199,7 @@ def test_an_upload_has_none_of_it():
 def test_samplers_do_not_see_it():
     federated = loop(HEAD, rounds=2, sampler=NormProportional())
     federated.run(module(), gaussian_federation())
-    _, shared = federated._plan(3)
+    _, shared = federated._stages.plan(3, federated.state)
     clients = np.arange(CLIENTS)
     for rows in (shared.gradients(clients), shared.updates(clients).deltas):
         assert torch.equal(rows[:, 32:47], torch.zeros(CLIENTS, 15))

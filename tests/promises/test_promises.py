@@ -193,10 +193,11 @@ class Shuffling(FederatedLoop):
 
     amount = 0.0
 
-    def _make_stages(self) -> Any:
-        return [*super()._make_stages(), self._shuffled]
+    def _setup(self, *arguments: Any) -> None:
+        super()._setup(*arguments)
+        self._stages.between.append(self._shuffled)
 
-    def _shuffled(self, received: Any) -> Any:
+    def _shuffled(self, received: Any, state: Any) -> Any:
         updates, plan = received.updates, received.plan
         shares = received.delivered[updates.clients] * plan.coefficients[updates.clients]
         rows = np.flatnonzero(shares > 0)
