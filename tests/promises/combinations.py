@@ -101,8 +101,7 @@ def given(**makers: Callable[[], Any]) -> Combination:
 
 def asynchronous(settings: Settings) -> Settings:
     sampling = AsynchronousSelection(ArrivalRates(), CLIENTS_PER_ROUND)
-    inside = StaleMean() if isinstance(settings["aggregator"], SecureSum) else settings["aggregator"]
-    return settings | {"sampling": sampling, "aggregator": aggregated(lambda: inside)(settings)["aggregator"]}
+    return settings | {"sampling": sampling, "aggregator": aggregated(StaleMean)(settings)["aggregator"]}
 
 
 def unwaiting(make: Callable[[], Aggregator]) -> Combination:
