@@ -16,10 +16,11 @@ from fl_lightning.aggregators import (
     NormalizedMean,
     ServerMomentum,
 )
-from fl_lightning.asynchronous import AsynchronousSelection
+from fl_lightning.asynchronous import AsynchronousSelection, StaleMean
 from fl_lightning.callbacks import SamplerSelection
 from fl_lightning.cli.main import main
 from fl_lightning.module import FederatedModule
+from fl_lightning.parts.traits import AggregatorTraits
 from fl_lightning.samplers import (
     ClusteredBySize,
     DiversityBased,
@@ -177,9 +178,14 @@ def test_what_has_no_sound_bound_is_refused(settings, message):
         play(GaussianMechanism(Clip(1.0), noise_multiplier=1.0), **settings)
 
 
+class OnlySums(StaleMean):
+    traits = AggregatorTraits(older_starts=True)
+
+
 def test_uploads_that_do_not_wait_for_each_other_have_no_bound():
     loop = small_loop(
         sampling=AsynchronousSelection(Importance(), 3),
+        aggregator=OnlySums(),
         uploads=[GaussianMechanism(Clip(1.0), noise_multiplier=1.0)],
     )
     with pytest.raises(ValueError, match="AsynchronousSelection does not tell how often"):
