@@ -27,7 +27,7 @@ class PulledModels(PersonalModels):
         storage: Where and how exactly the models are kept, see :class:`fl_lightning.aggregators.RowStorage`.
     """
 
-    def __init__(self, pull: float = 0.1, storage: RowStorage | None = None) -> None:
+    def __init__(self, pull: float = 1.0, storage: RowStorage | None = None) -> None:
         super().__init__(storage)
         if not 0 <= pull < float("inf"):
             raise ValueError(f"pull={pull} must be a finite number >= 0")
