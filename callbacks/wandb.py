@@ -159,7 +159,7 @@ class WandbMetrics(Remembers, Callback):
             settings=settings,
         )
         # Lightning passes it on although nobody set it, and W&B warns that it has no effect.
-        getattr(self._logger, "_wandb_init", {}).pop("anonymous", None)
+        vars(self._logger).get("_wandb_init", {}).pop("anonymous", None)
         run = self._logger.experiment
         self.run_id = run.id
         for axis in _AXES:

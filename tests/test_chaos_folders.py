@@ -45,7 +45,7 @@ def everything(folder):
 
 @times
 def test_two_processes_in_one_folder(amount, servers, expected, tmp_path):
-    """One trains, the other is told so; also when the one that trains is killed in between."""
+    """One trains, the other is refused; also when the one that trains is killed in between."""
     rng = random.Random(0)
     for number in range(amount):
         folder = tmp_path / str(number)

@@ -47,7 +47,7 @@ def safe_children() -> Iterator[None]:
     """
     before = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "PYTHONPATH")}
     main = sys.modules["__main__"]
-    script = getattr(main, "__file__", None)
+    script = vars(main).get("__file__")
     if script is not None and main.__spec__ is None and not before["PYTHONSAFEPATH"]:
         folder = os.path.dirname(os.path.realpath(script))
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before["PYTHONPATH"]]))

@@ -56,7 +56,7 @@ def complete(tmp_path_factory):
     return folder, read_back(folder), loop
 
 
-def test_a_missed_target_is_told(complete):
+def test_a_missed_target_is_shown(complete):
     _, records, _ = complete
     summary = merged(records, "summary")
     assert summary["reached"] is False

@@ -182,7 +182,7 @@ def test_an_algorithm_in_the_config_makes_room_for_others():
     assert merged["loop"]["aggregator"] == "y"
 
 
-def test_overrides_are_told_apart():
+def test_overrides_are_separated():
     environment, algorithm = split_overrides(["--seed=1", "--loop.solver.momentum", "0.3", "--loop.lr", "0.1"])
     assert environment == ["--seed=1", "--loop.lr", "0.1"]
     assert algorithm == ["--loop.solver.momentum", "0.3"]

@@ -67,7 +67,7 @@ def test_wandb_without_a_folder_gets_that_of_the_run(tmp_path):
     assert mine.save_dir == str(tmp_path / "run")
 
 
-def test_a_recorder_of_the_config_is_told_what_it_leaves_open(tmp_path):
+def test_a_recorder_of_the_config_gets_what_it_leaves_open(tmp_path):
     callbacks = built(tmp_path, ("RunRecorder", {"run_dir": str(tmp_path / "run"), "labels": {"data": "mine"}}))
     (recorder,) = (each for each in callbacks if isinstance(each, RunRecorder))
     assert recorder.labels == {"data": "mine", "algorithm": "fedacs", "config": "digits_fedacs"}

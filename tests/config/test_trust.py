@@ -97,7 +97,7 @@ def test_compare_runs_an_algorithm(project):
 
 
 @pytest.mark.parametrize("command", ["train", "diagnose", "data show", "figure", "compare"])
-def test_help_tells_of_it(command, capsys):
+def test_help_shows_it(command, capsys):
     assert main([*command.split(), "--help"]) == 0
     assert "--trust PACKAGE" in capsys.readouterr().out
 

@@ -110,7 +110,7 @@ def test_counters_and_buffers_of_the_module_come_back(tmp_path):
     assert content_of(tmp_path / "a") == content_of(tmp_path / "b")
 
 
-def test_a_finished_run_is_kept_unless_told_otherwise(tmp_path, capsys):
+def test_a_finished_run_is_kept_unless_asked_otherwise(tmp_path, capsys):
     command = ["train", *arguments("toy_fedavg", tmp_path, 3)]
     assert main(command) == 0
     written = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
@@ -222,7 +222,7 @@ def test_signals_finish_the_round_save_and_say_how_to_go_on(number, code, tmp_pa
     assert content_of(tmp_path / "b") == content_of(tmp_path / "a")
 
 
-def test_what_is_compared_tells_zeros_apart():
+def test_what_is_compared_separates_zeros():
     assert plain(torch.tensor([0.0])) != plain(torch.tensor([-0.0]))
 
 

@@ -63,7 +63,7 @@ def killed(stored, tmp_path):
     return Path(shutil.copytree(stored / "killed", tmp_path / "run"))
 
 
-def test_a_second_process_is_kept_out_and_told_by_whom(killed, capsys):
+def test_a_second_process_is_kept_out_and_shown_by_whom(killed, capsys):
     before = everything(killed)
     with FolderLock(killed):
         assert train(killed) == 2
