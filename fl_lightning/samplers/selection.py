@@ -103,7 +103,16 @@ class Selection(Sampling):
 
     def arrange(self, profiles: Profiles, index: int, seed: int) -> IntVector:
         """Return T that clients are asked for in a round, (M,)."""
-        return self.sampler.asked_steps(_of_reachable(profiles), self._num_there(profiles))
+        steps, offered = profiles.num_steps, profiles.conditions.offered_steps
+        asked = self.sampler.asked_steps(_of_reachable(profiles), self._num_there(profiles))
+        wrong = np.empty(0) if asked is steps else np.flatnonzero((asked < 1) | (asked > offered))
+        if len(wrong):
+            client = int(wrong[0])
+            raise ValueError(
+                f"{type(self.sampler).__name__}.asked_steps asks client {client} for {asked[client]} local steps, but "
+                f"it offers {offered[client]}: ask for at least 1 and at most conditions.offered_steps"
+            )
+        return asked
 
     def ask(self, profiles: Profiles, probe: Probe | None, rng: np.random.Generator) -> None:
         """Let the sampler ask clients."""

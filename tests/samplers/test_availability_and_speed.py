@@ -93,6 +93,16 @@ def test_pyramidfl_lets_the_fast_work_until_the_slowest_is_expected():
     assert SamplerSelection(samplers.UtilityBased(), 3).arrange(known, 1, 0) is known.num_steps
 
 
+@pytest.mark.parametrize("steps", [0, 9])
+def test_a_sampler_asks_for_no_more_than_clients_offer(steps):
+    class Greedy(samplers.Importance):
+        def asked_steps(self, profiles, num_draws):
+            return np.where(np.arange(8) == 2, steps, profiles.num_steps)
+
+    with pytest.raises(ValueError, match=f"Greedy.asked_steps asks client 2 for {steps} local steps, but it offers 3"):
+        SamplerSelection(Greedy(), 3).arrange(profiles(), 1, 0)
+
+
 def test_more_work_is_trained_reported_and_charged():
     clock, schedule = Clock([Share(0.5, 5.0), Share(0.5, 1.0)]), HeterogeneitySchedule(num_steps=9, failure_rates=0.2)
     rows = {}
