@@ -26,7 +26,8 @@ _SPREADS = np.geomspace(1e-5, 0.7, 20)  # of rates: variance over that of a coin
 _TAUS = np.geomspace(0.01, 1.5, 14)  # of steps: deviation of the logarithm, log-uniform
 _SLOPES = ((0.0, 0.05), (1.0, 0.05), (0.5, 0.7))  # power of the examples with its error: fixed steps, epochs, any
 _BLOCKS = 4_000_000  # blocks of rounds times clients
-_INDEPENDENT = 20.0
+_INDEPENDENT, _DEPENDENT = 20.0, 0.5  # uploads of a client for which independent rounds count
+_APART = 4.0  # mean square of what the log shows of others, in errors, from which on clients depend on each other
 _COMMON = 4.0  # uploads for which the mean spread of all clients counts
 
 
@@ -150,21 +151,25 @@ class _Amounts:
 class _Others:
     r"""Plausible :math:`\mathrm{E}[1 / (v_m + S_m)]`: over the log's rounds, and over some that are played.
 
-    Those are as large as the log's, and each upload arrives or not by itself; they count as much as ``_INDEPENDENT``
-    uploads of a client. The log's own rounds, in which clients may depend on each other, count for the rest, with
-    random weights (a Bayesian bootstrap of blocks).
+    Those are as large as the log's, and each upload arrives or not by itself; they count as much as so many uploads of
+    a client. The log's own rounds, in which clients may depend on each other, count for the rest, with random weights
+    (a Bayesian bootstrap of blocks).
     """
 
     def __init__(self, log: Log, pulls: Vector, weights: Vector, usual: Vector, rng: np.random.Generator) -> None:
         self.weights = weights
         self._play(log, rng)
-        self.usual = self._played(usual)
         num, there = len(weights), pulls > 0
         blocks = int(np.clip(_BLOCKS // num, 4, 400))
         cells = log.rounds[there] * min(blocks, log.num_rounds) // log.num_rounds * num + log.clients[there]
         totals = np.bincount(log.rounds, pulls, minlength=log.num_rounds)
         self.inverse = np.bincount(cells, 1 / totals[log.rounds[there]], minlength=blocks * num).reshape(-1, num)
         self.number = np.bincount(cells, minlength=blocks * num).reshape(-1, num)
+        played = self._played(usual)
+        self.usual, number = played.mean(axis=0), self.number.sum(axis=0)
+        spread = np.maximum(played.var(axis=0) / self.usual**2, 1e-12)
+        apart = (self.inverse.sum(axis=0) / self.usual - number) ** 2 / np.maximum(number, 1) / spread
+        self.independent = _INDEPENDENT if apart[number > 0].mean() < _APART else _DEPENDENT
 
     def _play(self, log: Log, rng: np.random.Generator) -> None:
         """Draw who is asked in rounds of the same sizes, as often as the log shows, without replacement."""
@@ -180,14 +185,14 @@ class _Others:
     def draw(self, arrives: Vector, rng: np.random.Generator) -> Vector:
         """Return the mean of 1 over the sum of what arrives if a client does, by the rates of arrival, (M,)."""
         chance = rng.exponential(size=len(self.inverse))
-        own = (chance @ self.inverse / self.usual + _INDEPENDENT) / (chance @ self.number + _INDEPENDENT)
-        return own * self._played(arrives)
+        own = (chance @ self.inverse / self.usual + self.independent) / (chance @ self.number + self.independent)
+        return np.asarray(own * self._played(arrives).mean(axis=0))
 
-    def _played(self, arrives: Vector) -> Vector:
+    def _played(self, arrives: Vector) -> Matrix:
+        """Return the same of each round that is played, (rounds, M)."""
         own = self.weights[self.clients] * (self.luck < arrives[self.clients])
         total = np.bincount(self.rounds, own)
         inverse = 1 / ((total - own[self.last])[:, None] + self.weights)  # who was not asked takes the last one's place
         beside = np.maximum(total[self.rounds] - own, 0)
         inverse[self.rounds, self.clients] = 1 / (beside + self.weights[self.clients])
-        found: Vector = inverse.mean(axis=0)
-        return found
+        return inverse

@@ -115,6 +115,15 @@ def shares(values):
     return values / values.sum()
 
 
+@pytest.mark.parametrize("examples", [[1, 19, 10, 10], [2, 38, 1, 3]])
+def test_who_always_comes_together_is_not_taken_to_be_independent(examples):
+    together = np.zeros((60, 4))
+    together[::2, :2] = together[1::2, 2:] = 1
+    found = audit(log_of(together, together, examples=np.array(examples), steps=3))
+    exact = np.abs(found.objective.value - found.weights).sum()
+    assert found.distance.low - 0.02 <= exact <= found.distance.high
+
+
 def test_local_epochs_weighted_by_examples_optimise_the_square():
     n = np.array([1.0, 2.0, 5.0])
     everybody = np.ones((4, 3))

@@ -53,6 +53,13 @@ def test_an_audit_equals_the_diagnosis_within_the_band(algorithm, more, tmp_path
     assert found.distance.low - 0.03 <= planned <= found.distance.high + 0.03  # 30 clients, of which few are drawn
 
 
+def test_rounds_count_by_the_length_of_their_steps(tmp_path):
+    assert trained(tmp_path, "f3ast", 4) == 0  # half of the clients, then the other half, which takes longer steps
+    columns = np.genfromtxt(tmp_path / "clients.csv", delimiter=",", names=True)
+    expected = columns["weight"] * (1 - columns["failure_rate"]) * columns["num_steps"]
+    assert columns["effective_weight"] == pytest.approx(expected / expected.sum(), rel=0.02)
+
+
 def test_a_resumed_run_has_the_same_log(tmp_path):
     often = ["--checkpoint.every_n_rounds", "1", "--checkpoint.min_seconds", "0"]
     assert trained(tmp_path / "whole", "fedavg", 6, *often) == 0
