@@ -15,7 +15,7 @@ from fl_lightning import theory
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.diagnosis.objective import TypicalRound
 from fl_lightning.parts.bases import Schedule
-from fl_lightning.parts.traits import Effect, ScheduleTraits
+from fl_lightning.parts.traits import Effect, ScheduleTraits, layers
 from fl_lightning.planning import Planner
 from fl_lightning.samplers import WithReplacement
 from fl_lightning.samplers.selection import Selection
@@ -47,10 +47,9 @@ def bounded_parts(algorithm: Algorithm, system: System) -> tuple[str, ...]:
     nothing changes how long clients take.
     """
     found, clock = _parts(algorithm, "bounded"), system.clock
-    aggregator = algorithm.aggregator
-    name = type(aggregator).__name__
-    if clock.availability is not None and aggregator.traits.absence != "exact" and name not in found:
-        found = (*found, name)
+    if clock.availability is not None:  # the wrapped one names it, and not what is around
+        open_parts = [type(each).__name__ for each in layers(algorithm.aggregator) if each.traits.absence != "exact"]
+        found = (*found, *(name for name in open_parts[-1:] if name not in found))
     if clock.take_first is None:
         return found
     sampling, channel = algorithm.sampling, system.channel
@@ -160,7 +159,7 @@ def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, lea
     for index in indices:
         conditions = plans.conditions(index)
         probe = ImaginedProbe(gradients, plans.profiles(conditions), losses)
-        plan = plans.plan(index, conditions, probe)
+        plan = _with_usual_draws(plans, plans.plan(index, conditions, probe))
         typical = _typical(plan, probe, plans.learning_rate, algorithm.uploads.noise_variance(plan))
         if algorithm.personal is not None:
             own = float(plan.cohort.inclusion @ algorithm.personal.num_steps(plan))
@@ -173,6 +172,20 @@ def dry_run(planner: Planner, world: int = 0, num_rounds: int | None = None, lea
             result = RoundResult(plan=plan, delivered=delivered, updates=updates, metrics={}, training_seconds=0.0)
             algorithm.sampling.on_round_end(loop=None, result=result)
     return rounds
+
+
+def _with_usual_draws(plans: Planner, plan: RoundPlan) -> RoundPlan:
+    """Return a plan whose factors in the long run are those of K draws, where fewer are there in this round."""
+    algorithm, num_draws = plans.algorithm, plans.algorithm.sampling.num_draws(len(plans.weights))
+    remembers = algorithm.aggregator.traits.counts_absent and plan.profiles.conditions.presence is not None
+    if not remembers or plan.expected.measured is None or plan.cohort.num_draws == num_draws:
+        return plan
+    usual = replace(plan, cohort=replace(plan.cohort, num_draws=num_draws))
+    found = [algorithm.aggregator.objective_factors(each, lambda _: plan.cohort.counts) for each in (plan, usual)]
+    if found[0] is None or found[1] is None:
+        return plan
+    ratio = np.divide(found[1], found[0], out=np.ones(len(plans.weights)), where=found[0] > 0)
+    return replace(plan, expected=replace(plan.expected, measured=plan.expected.measured * ratio))
 
 
 def _fill_memory(plans: Planner, indices: range) -> None:

@@ -104,9 +104,11 @@ def absence_notes(planner: Planner, num_draws: int) -> list[str]:
     draws, fewer = np.mean([theory.expected_draws(each, num_draws) for each in hours], axis=0)
     rates = availability.rates(num_clients, planner.system.clock.seed)
     never = f" {int((rates == 0).sum())} clients are never there: no algorithm counts them." * bool((rates == 0).any())
+    rarest = 1 / min(rates[rates > 0], default=1.0)
     return [
         f"Half of the clients are there in less than {100 * float(np.median(rates)):.1f} % of the rounds. "
-        f"In {100 * fewer:.0f} % of them fewer than {num_draws} are, who are all drawn: {draws:.1f} on average.{never}"
+        f"In {100 * fewer:.0f} % of them fewer than {num_draws} are, who are all drawn: {draws:.1f} on average. "
+        f"The rarest is there once in {rarest:.0f} rounds, and memory holds nothing of it before.{never}"
     ]
 
 

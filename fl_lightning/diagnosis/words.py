@@ -53,7 +53,9 @@ def table_of(
     wide = width >= WIDE - 20
     mine = "votes from your weights" if choice.best.votes else "objective from yours"
     explained = {
-        "L1": f"distance of its {mine}, 0 to 2" + ", ~: approximate" * any(each.bounded for each in found),
+        "L1": f"distance of its {mine}, 0 to 2"
+        + ", ~: approximate" * any(each.bounded for each in found)
+        + ", with control variates at most" * any("AdaptiveControlVariates" in each.bounded for each in found),
         "step": "relative to FedAvg, before calibration",
         "V": "variance of a draw",
         "cost": f"local steps for equal progress, relative to {choice.name}; -: changed by memory",
