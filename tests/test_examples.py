@@ -1,6 +1,7 @@
 """Each example is run, as its user would run it."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from offline import summary_and_rows
 
 from fl_lightning.data import TensorFederation
+from fl_lightning.data.shakespeare import CHARACTERS
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
 SHORT = (
@@ -175,16 +177,44 @@ class _FewRoles:
         )
 
 
-def test_lora_text_sends_adapters_alone(capsys):
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_lora_text_sends_adapters_alone(kind, capsys, tmp_path):
     pytest.importorskip("peft")
     example = load("lora_text")
-    result, module = example.main(rounds=2, pretraining=2, clients=_FewRoles())
+    result, module = example.main(kind, rounds=2, pretraining=2, clients=_FewRoles(), folder=tmp_path)
     trained = [name for name, each in module.named_parameters() if each.requires_grad]
     assert trained
     assert all("lora_" in name for name in trained)
     assert result.weights.numel() == sum(each.numel() for each in module.parameters() if each.requires_grad)
     assert any(each.abs().max() > 0 for name, each in module.named_parameters() if "lora_B" in name)  # zero before
     assert "MB of adapters" in capsys.readouterr().out
+    assert (tmp_path / "base" / "model.safetensors").is_file()
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def test_lora_text_takes_a_model_of_a_folder_with_its_tokenizer(capsys, tmp_path):
+    pytest.importorskip("peft")
+    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    example = load("lora_text")
+    example.from_config("llama", transformers).save_pretrained(tmp_path / "own")
+    codes = tokenizers.Tokenizer(tokenizers.models.WordLevel({c: i for i, c in enumerate(CHARACTERS)}, unk_token=" "))
+    codes.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=codes, unk_token=" ", eos_token=" ")
+    made.save_pretrained(tmp_path / "own")
+    example.main(str(tmp_path / "own"), rounds=1, clients=_FewRoles(), folder=tmp_path)
+    assert "4 roles" in capsys.readouterr().out
+    assert not (tmp_path / "base").exists()  # it is the user's own
+
+
+@pytest.mark.slow
+@pytest.mark.realdata
+def test_lora_text_learns_more_than_the_base_knew(capsys, tmp_path):
+    pytest.importorskip("peft")
+    load("lora_text").main(folder=tmp_path)
+    found = re.findall(r"(0\.\d+) (?:with the commonest|\(loss)", capsys.readouterr().out)
+    commonest, before, after = (float(each) for each in found)
+    assert commonest + 0.15 < before
+    assert before + 0.02 < after
 
 
 def test_a_logger_of_ones_own(tmp_path, monkeypatch):
