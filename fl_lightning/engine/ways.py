@@ -1,5 +1,6 @@
 """Ways of training the clients of a round: one after another, side by side in threads, shared among processes."""
 
+import copy
 import heapq
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,6 @@ from typing import Protocol
 import numpy as np
 import torch
 from lightning.fabric import Fabric
-from typing_extensions import override
 
 from fl_lightning.engine.client import ClientTrainer
 from fl_lightning.engine.hooks import redirected_logs
@@ -47,20 +47,6 @@ class _Stepper(Protocol):
     solver: Solver
 
 
-class _Around(Solver):
-    """A solver each of whose steps something else is made around."""
-
-    def __init__(self, inner: Solver, make: Step) -> None:
-        self.inner, self.make = inner, make
-        self.clip = inner.clip
-
-    @override
-    def begin(
-        self, weights: torch.Tensor, gradient: torch.Tensor, parameters: Sequence[torch.nn.Parameter], lr: float
-    ) -> LocalSteps:
-        return _StepsAround(self.inner.begin(weights, gradient, parameters, lr), self.make, weights, gradient)
-
-
 class _StepsAround:
     def __init__(self, inner: LocalSteps, make: Step, weights: torch.Tensor, gradient: torch.Tensor) -> None:
         self.inner, self.make = inner, make
@@ -76,12 +62,25 @@ class _StepsAround:
         self.weights, self.gradient = self.weights[:num_rows], self.gradient[:num_rows]
 
 
+def _around(solver: Solver, make: Step) -> Solver:
+    """Return a solver with the same settings, each of whose steps something else is made around."""
+
+    def begin(
+        weights: torch.Tensor, gradient: torch.Tensor, parameters: Sequence[torch.nn.Parameter], lr: float
+    ) -> LocalSteps:
+        return _StepsAround(solver.begin(weights, gradient, parameters, lr), make, weights, gradient)
+
+    made = copy.copy(solver)
+    made.begin = begin  # type: ignore[method-assign]
+    return made
+
+
 @contextmanager
 def stepping(steppers: Sequence[_Stepper], make: Step | None) -> Iterator[None]:
     """Let something be made around each local step, where that is asked for."""
     solvers = [each.solver for each in steppers]
     for each, solver in zip(steppers, solvers, strict=True):
-        each.solver = solver if make is None else _Around(solver, make)
+        each.solver = solver if make is None else _around(solver, make)
     try:
         yield
     finally:

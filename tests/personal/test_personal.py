@@ -223,6 +223,18 @@ def test_any_optimizer_makes_the_own_steps():
     assert not torch.equal(own.personalised(int(own.algorithm.personal.models.clients[0])).weights, own.state.weights)
 
 
+def test_hooks_see_the_settings_of_the_solver_in_own_steps():
+    seen = []
+
+    class Watching(FederatedModule):
+        def on_before_optimizer_step(self, optimizer):
+            seen.append(optimizer.param_groups[0]["momentum"])
+
+    federated = loop(solver=SGD(momentum=0.9), personal=PulledModels(), rounds=1, failures=0.0)
+    federated.run(Watching(nn.Linear(5, 3), 3), gaussian_federation())
+    assert seen == [0.9] * federated.spent.local_steps
+
+
 def private():
     return {
         "uploads": [GaussianMechanism(Clip(1.0), noise_multiplier=1.0, key=0)],
