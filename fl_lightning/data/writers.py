@@ -3,7 +3,7 @@
 Who wrote which digit was found out for QMNIST: Yadav and Bottou, "Cold Case: The Lost MNIST Digits" (2019).
 """
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -57,17 +57,14 @@ class Writers(DataSource):
 
 def writer_ids(root: str | Path, part: str) -> IntVector:
     """Return who wrote each digit of MNIST's ``train`` or ``test`` part, in its order."""
-    content = gunzipped(_IDS[part].obtain(root, (_published(part),)), _IDS[part].name, _UNPACKED)
+    content = gunzipped(_IDS[part].obtain(root, (partial(_download, part),)), _IDS[part].name, _UNPACKED)
     rows = np.frombuffer(content, dtype=">i4", offset=12).reshape(-1, _COLUMNS)
     return rows[: 60_000 if part == "train" else 10_000, 2].astype(np.int64)
 
 
-def _published(part: str) -> Callable[[Path], None]:
-    def way(target: Path) -> None:
-        found = [pair for pair in torchvision_datasets().QMNIST.resources[part] if pair[0].endswith(target.name)]
-        if not found:
-            raise FetchError("torchvision knows no address")
-        address, md5 = found[0]
-        download(address, target, md5, _IDS[part].num_bytes)
-
-    return way
+def _download(part: str, target: Path) -> None:
+    found = [pair for pair in torchvision_datasets().QMNIST.resources[part] if pair[0].endswith(target.name)]
+    if not found:
+        raise FetchError("torchvision knows no address")
+    address, md5 = found[0]
+    download(address, target, md5, _IDS[part].num_bytes)

@@ -301,8 +301,13 @@ def played(sampler, exponent, clock, num_rounds=3000, num_clients=6):
     return distance_of(predicted_objective(algorithm, planner).effective_weights, found), found
 
 
-@pytest.mark.parametrize("exponent", [0.5, 2.0])
-@pytest.mark.parametrize("sampler", [HeterogeneityAware, Importance, ArrivalRates])
+@pytest.mark.parametrize(
+    ("sampler", "exponent"),
+    [
+        *((HeterogeneityAware, 0.5), (HeterogeneityAware, 2.0), (Importance, 2.0), (ArrivalRates, 0.5)),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((Importance, 0.5), (ArrivalRates, 2.0))),
+    ],
+)
 def test_a_discount_is_predicted_by_the_age_of_each_client(sampler, exponent):
     """Slow clients that are drawn have old uploads: of .3 to 3.5 steps, not one age for all."""
     error, _ = played(sampler(), exponent, Clock([9.0, 1.0, 4.0, 1.0, 20.0, 2.0]))

@@ -219,17 +219,18 @@ def test_json_names_what_a_program_needs(tmp_path, capsys):
     assert picture.read_text().startswith("<?xml")
 
 
-def test_a_million_rows_take_seconds(tmp_path):
+def test_many_rows_take_seconds(tmp_path):
+    """Ten for a million."""
     rng = np.random.default_rng(0)
     path = tmp_path / "log.csv"
-    cells = np.stack([np.arange(1_000_000) // 100, np.tile(np.arange(100), 10_000)])
-    lost = rng.random(1_000_000) < 0.2
+    cells = np.stack([np.arange(200_000) // 100, np.tile(np.arange(100), 2_000)])
+    lost = rng.random(200_000) < 0.2
     with path.open("w") as file:
         file.write("round,client,asked,arrived,examples,steps\n")
         file.writelines(f"{r},{c},1,{1 - x:d},{c + 1},{c + 3}\n" for r, c, x in zip(*cells, lost, strict=True))
     began = time.process_time()
-    assert audit(read_log(path)).num_rounds == 10_000
-    assert time.process_time() - began < 10
+    assert audit(read_log(path)).num_rounds == 2_000
+    assert time.process_time() - began < 2
 
 
 def test_a_million_clients_are_no_more_than_arrays():
