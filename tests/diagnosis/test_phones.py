@@ -47,7 +47,7 @@ CLAIMS = {
     "workaware": (4_000, 0.13),
     "varianceoptimal": (4_000, 0.13),
     "consistentfedbuff": (2_000, 0.08),
-    "scaffold": (2_000, 0.05),
+    "scaffold": (12_000, 0.05),
     "mifa": (30_000, 0.06),  # the rarest client comes for the first time after some 800 rounds, 16 times in 12,000
     "fedstale": (30_000, 0.06),
     "fedau": (30_000, 0.06),
