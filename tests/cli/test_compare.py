@@ -195,8 +195,10 @@ class Deadly(Callback):
 
 
 def test_interrupted_it_says_what_it_kept(tmp_path):
-    settings = ["--config", "digits.yaml", "--algorithms", "fedavg", "--seeds", "0:2", "--jobs", "1"]
-    settings += ["--logger", "none", "--loop.rounds", "150", "--loop.evaluate_every", "150"]
+    (tmp_path / "short.yaml").write_text("loop: {rounds: 2}\n")
+    (tmp_path / "long.yaml").write_text("loop: {rounds: 100000, evaluate_every: 100000}\n")
+    names = f"{tmp_path / 'short.yaml'},{tmp_path / 'long.yaml'}"
+    settings = ["--config", "digits.yaml", "--algorithms", names, "--seeds", "0", "--jobs", "1", "--logger", "none"]
     started = subprocess.Popen(
         command(tmp_path / "out", settings=settings),
         cwd=ROOT,
@@ -204,7 +206,7 @@ def test_interrupted_it_says_what_it_kept(tmp_path):
         text=True,
         start_new_session=True,
     )
-    second = tmp_path / "out" / "fedavg" / "seed_1"  # there when the second run begins; its rows may come at its end
+    second = tmp_path / "out" / "long" / "seed_0"  # there when the second run begins; its rows may come at its end
     while not second.is_dir():
         assert started.poll() is None
         time.sleep(0.1)
