@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "images"
 SHOWN = "limitedfedacs,fedacscv,fedacs,workaware,fednova,cafedavg,fedau,fedvarp,scaffold,fedavg"
 GALLERY = ("--config", "digits.yaml", "--algorithms", SHOWN, "--seeds", "0:3", "--logger", "none")
-PAGES = ("reproduction", "cost", "private", "leaderboard")
+PAGES = ("reproduction", "rivals", "cost", "private", "leaderboard")
 DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in PAGES))
 
 
