@@ -174,16 +174,21 @@ def shipped(name: str) -> Algorithm:
     return made
 
 
+def _layers(name: str) -> Settings:
+    """Return a module of two layers for FedRep, whose clients keep the last one."""
+    return {"module": _module(nn.Linear(5, 4), nn.Linear(4, 3))} if name == "fedrep" else {}
+
+
 def cases() -> dict[str, tuple[str, Callable[[], tuple[Algorithm | None, Settings]]]]:
     """Return for each case its mode, and what makes algorithm and settings anew."""
     found = {}
     for mode in MODES:
         for name in names("algorithms"):
-            found[f"{name}, {mode}"] = (mode, lambda name=name: (shipped(name), {}))
+            found[f"{name}, {mode}"] = (mode, lambda name=name: (shipped(name), _layers(name)))
             where = "same" if mode == "sequential" else "other"
             found[f"{name}, {mode}, resumed on the {where} device"] = (
                 mode,
-                lambda name=name, where=where: (shipped(name), {"resumed_on": where}),
+                lambda name=name, where=where: (shipped(name), _layers(name) | {"resumed_on": where}),
             )
         for feature, line in FEATURES.items():
             for name in FEW:
