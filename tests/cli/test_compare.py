@@ -205,13 +205,18 @@ def test_interrupted_it_says_what_it_kept(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell that starts the tests in the background lets them ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     second = tmp_path / "out" / "long" / "seed_0"  # there when the second run begins; its rows may come at its end
     while not second.is_dir():
         assert started.poll() is None
         time.sleep(0.1)
     os.kill(started.pid, signal.SIGINT)
-    said = started.communicate(timeout=60)[1]
+    try:
+        said = started.communicate(timeout=60)[1]
+    finally:
+        started.kill()
     assert started.returncode == 130
     assert f"interrupted: 1 of 2 runs are finished and kept in {tmp_path / 'out'}, 1 have begun" in said
 
