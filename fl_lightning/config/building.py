@@ -1,7 +1,5 @@
 """From settings to a run: its objects, its callbacks, and how it is executed."""
 
-import contextlib
-import io
 import math
 import sys
 from collections.abc import Sequence
@@ -30,7 +28,7 @@ from fl_lightning.callbacks.observed import PARTICIPATION
 from fl_lightning.callbacks.wandb import WandbMetrics
 from fl_lightning.config import loggers
 from fl_lightning.config.compose import ConfigError, Settings
-from fl_lightning.config.parsing import instantiate, make_parser, parse_config, split_loop
+from fl_lightning.config.parsing import instantiate, make_parser, objects_of, parse_config, split_loop
 from fl_lightning.config.processes import launch
 from fl_lightning.data import ValidationSplit
 from fl_lightning.loop import FederatedLoop
@@ -164,9 +162,7 @@ def _instantiate(settings: Namespace) -> Namespace:
     """Make the objects of a configuration but for its loggers."""
     wanted = settings.clone()
     wanted.logger = "none"
-    with contextlib.redirect_stderr(io.StringIO()):
-        made: Namespace = make_parser().instantiate(wanted)
-    return made
+    return objects_of(make_parser(), wanted)
 
 
 def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) -> Run:

@@ -118,11 +118,21 @@ def instantiate(
     parser = make_parser(keys)
     settings = parse_config(parser, wanted, overrides, trusted)
     try:
+        return objects_of(parser, settings)
+    except (ArgumentError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(" ".join(str(error).split())[:600]) from None
+
+
+def objects_of(parser: ArgumentParser, settings: Namespace) -> Namespace:
+    """Make what was parsed; of a part that may be left out, a wrong value is named in the part's own words alone."""
+    try:
         with contextlib.redirect_stderr(io.StringIO()):
             made: Namespace = parser.instantiate(settings)
             return made
-    except (ArgumentError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(" ".join(str(error).split())[:600]) from None
+    except ValueError as error:
+        if "Subtypes: [" not in str(error):
+            raise
+        raise ValueError(in_plain_words(str(error))) from None
 
 
 def split_loop(made: Namespace) -> tuple[Algorithm, System, dict[str, Any]]:
@@ -259,11 +269,13 @@ def in_plain_words(error: str) -> str:
         return _sentence(key, expected[-1][1], [expected[-1][0]])
     start = text.rfind("Subtypes: [")
     found = _ALTERNATIVES.search(text, start) if start >= 0 else None
-    if not key or found is None:
+    if found is None:
         return text
     others = [each for each in found["errors"].split(" - ") if not each.startswith("Expected a")]
     if others:
-        return f"{key}: {others[0]}"
+        return f"{key}: {others[0]}" if key else others[0]
+    if not key:
+        return text
     return _sentence(key, found["value"], ["".join(names) for names in _TYPES.findall(found["types"])])
 
 

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from fl_lightning.cli.main import main
 from fl_lightning.config import building
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
@@ -232,3 +233,16 @@ def test_what_does_not_fit(override, words):
     assert str(caught.value).startswith(words)
     assert "Union" not in str(caught.value)
     assert "<class" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "said"),
+    [
+        ("ditto", ["--loop.personal.pull", "-1"], "pull=-1.0 must be a finite number >= 0"),
+        ("limitedfedacs", ["--loop.lr_schedule.warm_up", "-1"], "warm_up=-1 must be a number of rounds, 0 or more"),
+        ("fedavg", ["--loop.engine.threads", "-3"], "threads=-3 must be at least 1"),
+    ],
+)
+def test_a_part_that_may_be_left_out_has_its_own_words_alone(name, override, said, capsys):
+    assert main(["train", "--config", f"toy_{name}.yaml", *override]) == 2
+    assert capsys.readouterr().err.rstrip().endswith(f"error: {said}")
