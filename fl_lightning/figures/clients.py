@@ -113,7 +113,7 @@ def _draw_objective(axes: "Axes", weights: Vector, omega: Vector, top: float) ->
     bare(axes)
 
 
-def named(names: Sequence[str], recommended: str, width: int = 88) -> str:
+def named(names: Sequence[str], recommended: str, width: int = 62) -> str:
     """Return the names of algorithms in one line, the recommended one first; those for which there is no room counted.
 
     >>> named(["fedavg", "fedprox", "limitedfedacs"], "limitedfedacs", width=25)
