@@ -94,21 +94,23 @@ def limited_presence_weights(weights: npt.ArrayLike, presence: npt.ArrayLike, lo
     return omega / omega.sum()
 
 
-def absence_limit(weights: npt.ArrayLike, presence: npt.ArrayLike, variance: float = 0.7) -> float:
+def absence_limit(
+    weights: npt.ArrayLike, presence: npt.ArrayLike, variance: float = 0.5, least: float = 10.0
+) -> float:
     r"""Return the largest L at which absence adds no more than ``variance`` to that of a step; infinite where all fits.
 
     .. math:: \max \Bigl\{ L : \sum_m \Omega_m^2 (1 / a_m - 1) \le v \Bigr\}, \qquad \Omega_m \propto w_m \min(1, L a_m)
 
     Many clients need no limit, because the variance falls with their number; a few of which some are hardly ever there
-    do. L = 1, which counts everybody as often as it is there, is the least.
+    do. So few clients may vary more than that under any limit: a limit below ``least`` would only add bias.
 
-    >>> absence_limit(np.full(1000, 1e-3), np.full(1000, 0.01)), absence_limit([0.5, 0.5], [0.5, 0.001]) < 100
-    (inf, True)
+    >>> absence_limit(np.full(1000, 1e-3), np.full(1000, 0.01)), round(absence_limit([0.5, 0.5], [0.5, 0.001]))
+    (inf, 10)
     """
     w, a = columns(weights=weights, presence=presence)
     if not (a > 0).any() or absence_variance(limited_presence_weights(w, a, 1e300), a) <= variance:
         return float("inf")
-    low, high = 0.0, float(-np.log(a[a > 0].min()))
+    low, high = float(np.log(least)), float(-np.log(a[a > 0].min()))
     for _ in range(40):
         middle = 0.5 * (low + high)
         fits = absence_variance(limited_presence_weights(w, a, float(np.exp(middle))), a) <= variance
