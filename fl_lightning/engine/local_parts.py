@@ -103,14 +103,9 @@ class LocalParts(Remembers):
     def keep(
         self, updates: Updates, uploading: IntVector, state: ModelState, plan: RoundPlan, handout: Handout
     ) -> Updates:
-        """Take over the own values of those who trained, and return what the others see of it.
+        """Take over the own values of those who trained and were drawn, and return what the others see of it.
 
-        Args:
-            updates: Of all who trained.
-            uploading: Whose upload is used.
-            state: The global model that they got.
-            plan: Of the round; nobody keeps what was trained but those who were drawn.
-            handout: What they got besides the model.
+        ``updates`` are of all who trained, from ``state`` and ``handout``; only the uploads of ``uploading`` are used.
         """
         sound = finite_rows(updates.deltas) & finite_rows(updates.buffers)
         for row in np.flatnonzero(sound.cpu().numpy() & np.isin(updates.clients, plan.cohort.clients)).tolist():
