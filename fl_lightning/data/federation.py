@@ -95,8 +95,7 @@ def with_examples(sizes: Sequence[int], names: Sequence[str] = ()) -> list[int]:
         empty = [names[client] if names else str(client) for client, size in enumerate(sizes) if not size]
         shown = ", ".join(empty[:10]) + (", ..." if len(empty) > 10 else "")
         _LOG.warning(f"left out {len(empty)} of {len(sizes)} clients, which have no training example: {shown}")
-        return kept
-    return list(range(len(sizes)))
+    return kept or list(range(len(sizes)))
 
 
 def slices(examples: Examples, number: int, batch_size: int) -> Iterator[Examples]:

@@ -288,8 +288,8 @@ class _KnownClasses(Protocol):
 
 
 @runtime_checkable
-class _OneExampleEach(Protocol):
-    num_clients: int
+class _KnownSizes(Protocol):
+    client_sizes: IntVector
 
 
 def expected_sizes(data: object, seed: int) -> tuple[IntVector | None, IntVector | None]:
@@ -303,7 +303,7 @@ def expected_sizes(data: object, seed: int) -> tuple[IntVector | None, IntVector
     (array([1, 1, 1]), None)
     """
     if not isinstance(data, _KnownClasses):
-        return (np.ones(data.num_clients, dtype=np.int64) if isinstance(data, _OneExampleEach) else None), None
+        return (data.client_sizes if isinstance(data, _KnownSizes) else None), None
     ascending = np.repeat(np.arange(len(data.class_sizes)), data.class_sizes)
     first, second = (_label_counts(data.partition, labels, seed) for labels in (ascending, ascending[::-1].copy()))
     if not np.array_equal(first.sum(axis=1), second.sum(axis=1)):

@@ -53,6 +53,7 @@ class Quadratic(DataSource):
     def __init__(self, num_clients: int = 30, dimension: int = 10) -> None:
         self.num_clients = at_least_one("num_clients", num_clients)
         self.dimension = at_least_one("dimension", dimension)
+        self.client_sizes = np.ones(self.num_clients, dtype=np.int64)
 
     def load(self, seed: int) -> QuadraticFederation:
         """Draw the clients' targets."""

@@ -90,15 +90,11 @@ class _ArraysOnly(pickle.Unpickler):
             ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
             ("numpy", "ndarray"): np.ndarray,
             ("numpy", "dtype"): np.dtype,
-            ("_codecs", "encode"): _latin,
+            ("_codecs", "encode"): lambda text, _: text.encode("latin1"),
         }
         if (module, name) not in known:
             raise pickle.UnpicklingError(f"it wants to run {module}.{name}")
         return known[module, name]  # type: ignore[return-value]
-
-
-def _latin(text: str, encoding: str) -> bytes:
-    return text.encode("latin1")
 
 
 def unpickled(content: bytes, title: str) -> Any:

@@ -91,10 +91,6 @@ def _taken(leaf: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return leaf.index_select(0, places.to(leaf.device))
 
 
-def _examples(batch: Batch, begin: int, end: int) -> Batch:
-    return tree_map(lambda leaf: leaf[begin:end], batch)
-
-
 class _OneSet(Protocol):
     """A federation whose clients' data is one set of tensors."""
 
@@ -112,12 +108,7 @@ class _OwnTensors(Protocol):
 class ClientBatches:
     """The batches of a federation, on the device and in the layout wanted.
 
-    Args:
-        federation: Where the examples are.
-        batch_size: Examples in a local step.
-        seed: Of the order of the examples.
-        to_device: Moves a batch to where the model is.
-        hooked: Whether something else happens to a batch on the way, so that each is moved on its own.
+    ``hooked``: whether something else happens to a batch on its way to the device, so that each is moved on its own.
     """
 
     def __init__(
@@ -166,8 +157,7 @@ class ClientBatches:
         for first in range(0, num_steps, together):
             some = indices[first : first + together]
             batch = self.placed(self._taken(client, round_index, some.reshape(-1)))
-            for begin in range(0, some.size, length):
-                yield batch if len(some) == 1 else _examples(batch, begin, begin + length)
+            yield from [batch] if len(some) == 1 else slices(batch, some.size, length)
 
     def _taken(self, client: int, round_index: int, indices: IntVector) -> Batch:
         if self._kept is None or self._one_set is None:
@@ -198,10 +188,9 @@ class ClientBatches:
         """Return groups of positions in ``clients`` whose examples have the same shapes and types."""
         if self._one_set is not None:
             return [np.arange(len(clients))]
-        federation = cast(_OwnTensors, self.federation)
         groups: dict[object, list[int]] = {}
-        for position, client in enumerate(clients.tolist()):
-            leaves = tree_leaves(federation.tensors(client))
+        for position, tensors in enumerate(self._own_tensors(clients)):
+            leaves = tree_leaves(tensors)
             groups.setdefault(tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves), []).append(position)
         return [np.array(group) for group in groups.values()]
 
@@ -209,9 +198,10 @@ class ClientBatches:
         """Return the tensors that :meth:`rows` points into: all training data, or that of the clients in a row."""
         if self._one_set is not None:
             return self._one_set.train if self._kept is None else self._kept
-        federation = cast(_OwnTensors, self.federation)
-        tensors = [federation.tensors(client) for client in clients.tolist()]
-        return tree_map(lambda *leaves: torch.cat(leaves), *tensors)
+        return tree_map(lambda *leaves: torch.cat(leaves), *self._own_tensors(clients))
+
+    def _own_tensors(self, clients: IntVector) -> Iterator[Batch]:
+        return map(cast(_OwnTensors, self.federation).tensors, clients.tolist())
 
     def rows(self, clients: IntVector, round_index: int, num_steps: int) -> torch.Tensor:
         """Return which of the :meth:`examples` each client takes in each step, (T, n, B)."""

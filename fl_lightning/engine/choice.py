@@ -44,12 +44,7 @@ def choose(
 ) -> Choice:
     """Return how to train, after trying a few steps on a copy of the module.
 
-    Args:
-        mode: What the user asked for.
-        trainer: Trains one client of this federation.
-        hooks: Of module and data while a client trains: they may do anything, also remember what they saw.
-        num_draws: How many clients a round draws, where that is known.
-        room: The memory that training may take, where that matters.
+    ``hooks`` of module and data, while a client trains, may do anything, also remember what they saw.
     """
     original = trainer.model.module
     if hooks:
@@ -80,7 +75,7 @@ def _within(room: Room, choice: Choice, trainer: ClientTrainer, num_draws: int |
     if choice.mode != "stacked":
         return replace(choice, test_examples=test_examples)
     updates = (num_draws or len(trainer.batches.sizes)) * trainer.model.weights.nbytes
-    block = room.without(updates).clients(each)
+    block = max(2, (room.limit - updates) // max(1, each))  # a stack of one is one of two
     fits = f"blocks of at most {block} clients of {each / 1e6:.3g} MB in {room.limit / 1e9:.3g} GB ({room.known})"
     return replace(choice, reason=f"{choice.reason}; {fits}", block=block, test_examples=test_examples)
 

@@ -23,14 +23,9 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 class ClientTrainer:
-    """Trains one client after another on a flat model of its own.
+    """Trains one client after another on a flat model of its own, in Fabric's context ``autocast`` of a precision.
 
-    Args:
-        model: The model whose weights are moved.
-        solver: Makes the steps.
-        batches: The clients' data.
-        autocast: Fabric's context of the chosen precision.
-        seeded: Whether torch, numpy and Python are seeded for each client, whose module or data draws random numbers.
+    ``seeded``: whether torch, numpy and Python are seeded for each client, whose module or data draws random numbers.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from fl_lightning.parts.protocols import Batch, EvaluatesClients, Federation
 from fl_lightning.types import BoolVector, IntVector, ModelState, Vector
 
 _REDUCTIONS: dict[str, Callable[[list[float]], float]] = {"sum": sum, "min": min, "max": max}
-_RETURNED = "loss that a step returned"
+_RETURNED = "loss that a step returned"  # which is the test loss where the module logs none
 _WORST = 0.1  # share of the clients that the worst ones are
 
 
@@ -69,11 +69,6 @@ class LogCollector:
         """Keep several values."""
         for name, value in dictionary.items():
             self.log(name, value, batch_size=batch_size, reduce_fx=reduce_fx)
-
-    def take_returned(self, output: object) -> None:
-        """Keep a loss that a step returns, which is the test loss where the module logs none."""
-        if isinstance(output, torch.Tensor) and output.numel() == 1:
-            self.log(_RETURNED, output)
 
     def compute(self) -> dict[str, float]:
         """Return the mean of each value and the result of each metric, and reset the metrics."""
@@ -130,7 +125,8 @@ def _take_steps(module: LightningModule, stage: str, batches: Iterator[Batch], c
         collector.batch_size = batch_length(batch)
         batch_start(batch, index)
         output = run_step(step, batch, index)
-        collector.take_returned(output)
+        if isinstance(output, torch.Tensor) and output.numel() == 1:
+            collector.log(_RETURNED, output)
         batch_end(output, batch, index)
 
 
@@ -159,16 +155,12 @@ def _without_sync(module: LightningModule) -> Iterator[None]:
     metrics = [part for part in module.modules() if isinstance(part, Metric)] if is_initialized() else []
     asked = [metric.distributed_available_fn for metric in metrics]
     for metric in metrics:
-        metric.distributed_available_fn = _alone
+        metric.distributed_available_fn = lambda: False
     try:
         yield
     finally:
         for metric, ask in zip(metrics, asked, strict=True):
             metric.distributed_available_fn = ask
-
-
-def _alone() -> bool:
-    return False
 
 
 def batch_length(batch: Batch) -> int:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fl_lightning.parts.memory import Remembers, State
 from fl_lightning.parts.protocols import Engine, Handout
-from fl_lightning.server.faults import finite_rows
+from fl_lightning.server.faults import finite_rows, zeroed
 from fl_lightning.types import Asked, IntVector, ModelState, RoundPlan, Updates, Vector
 
 LAST_LAYER = "last layer"
@@ -103,14 +103,9 @@ class LocalParts(Remembers):
     def keep(
         self, updates: Updates, uploading: IntVector, state: ModelState, plan: RoundPlan, handout: Handout
     ) -> Updates:
-        """Take over the own values of those who trained, and return what the others see of it.
+        """Take over the own values of those who trained and were drawn, and return what the others see of it.
 
-        Args:
-            updates: Of all who trained.
-            uploading: Whose upload is used.
-            state: The global model that they got.
-            plan: Of the round; nobody keeps what was trained but those who were drawn.
-            handout: What they got besides the model.
+        ``updates`` are of all who trained, from ``state`` and ``handout``; only the uploads of ``uploading`` are used.
         """
         sound = finite_rows(updates.deltas) & finite_rows(updates.buffers)
         for row in np.flatnonzero(sound.cpu().numpy() & np.isin(updates.clients, plan.cohort.clients)).tolist():
@@ -124,13 +119,7 @@ class LocalParts(Remembers):
         """Return updates with nothing in place of what stays: no step, and the global buffers."""
         buffers = updates.buffers.clone()
         buffers[:, self._buffer_places] = state.buffers[self._buffer_places]
-        return Updates(
-            clients=updates.clients,
-            deltas=self.without_local(updates.deltas),
-            buffers=buffers,
-            num_steps=updates.num_steps,
-            losses=updates.losses,
-        )
+        return replace(updates, deltas=self.without_local(updates.deltas), buffers=buffers)
 
     def without_local(self, rows: torch.Tensor) -> torch.Tensor:
         """Return rows with 0 in place of what stays; what is not finite shows that a client failed."""
@@ -162,7 +151,8 @@ def _with_own(own: torch.Tensor | None, places: torch.Tensor, values: torch.Tens
 class EngineProbe:
     """Asks clients through the engine, counts the steps, and keeps what was trained: nobody trains twice.
 
-    A sampler sees what clients would upload; gradients and losses are those of the global model.
+    A sampler sees what clients would upload, with zeros for what is not finite or overflows; gradients and losses are
+    those of the global model.
     """
 
     def __init__(
@@ -177,21 +167,19 @@ class EngineProbe:
 
     def losses(self, clients: IntVector) -> Vector:
         """Loss of the global model on one batch of each client; a forward pass is charged as a third of a step."""
-        self.num_steps += -(-len(clients) // 3)
-        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
-        return self._engine.losses(self._state, clients, self._plan.index)
+        self._count(clients, -(-len(clients) // 3))
+        losses = self._engine.losses(self._state, clients, self._plan.index)
+        return np.where(np.isfinite(losses), losses, 0.0)
 
     def gradients(self, clients: IntVector) -> torch.Tensor:
         """Gradient of one batch of each client at the global model."""
-        self.num_steps += len(clients)
-        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
+        self._count(clients, len(clients))
         gradients = self._engine.gradients(self._state, clients, self._plan.index)
-        return gradients if self._parts is None else self._parts.without_local(gradients)
+        return zeroed(gradients if self._parts is None else self._parts.without_local(gradients))
 
     def updates(self, clients: IntVector) -> Updates:
         """Full local training of each client."""
-        self.num_steps += int(self._plan.profiles.num_steps[clients].sum())
-        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
+        self._count(clients, int(self._plan.profiles.num_steps[clients].sum()))
         self._trained = self._engine.train(self._state, self._plan, clients, self._handout)
         absent = np.setdiff1d(clients, self._trained.clients)
         if len(absent):
@@ -200,7 +188,12 @@ class EngineProbe:
                 f"client {absent[0]} did not answer ({len(absent)} such clients): use one that asks nothing, or "
                 "norms='stale'"
             )
-        return self._trained if self._parts is None else self._parts.shared(self._trained, self._state)
+        updates = self._trained if self._parts is None else self._parts.shared(self._trained, self._state)
+        return replace(updates, deltas=zeroed(updates.deltas), losses=np.nan_to_num(updates.losses, nan=0.0))
+
+    def _count(self, clients: IntVector, num_steps: int) -> None:
+        self.num_steps += num_steps
+        self.asked = replace(self.asked, clients=np.union1d(self.asked.clients, clients))
 
     def label_counts(self) -> IntVector:
         """How many examples of each class every client has; each number that is told is charged."""

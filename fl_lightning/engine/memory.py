@@ -92,14 +92,9 @@ class Room:
         """Return whether training data may stay on the device."""
         return _size(data) <= _FOR_DATA * self.limit
 
-    def without(self, taken: Batch | int) -> "Room":
-        """Return the room that is left beside some tensors or bytes."""
-        size = taken if isinstance(taken, int) else _size(taken)
-        return Room(limit=max(0, self.limit - size), known=self.known)
-
-    def clients(self, each: int) -> int:
-        """Return how many clients of so many bytes fit; two at least, as a stack of one is one of two."""
-        return max(2, self.limit // max(1, each))
+    def without(self, data: Batch) -> "Room":
+        """Return the room that is left beside some tensors."""
+        return Room(limit=max(0, self.limit - _size(data)), known=self.known)
 
 
 def example_bytes(trainer: ClientTrainer) -> int:

@@ -15,7 +15,7 @@ from fl_lightning.engine.local_parts import EngineProbe, LocalParts
 from fl_lightning.loop.results import RunRecord, averaged_name, with_all_metrics
 from fl_lightning.parts.protocols import Engine, Federation, Handout
 from fl_lightning.planning import Planner
-from fl_lightning.server.faults import SoundProbe, without_absent
+from fl_lightning.server.faults import without_absent
 from fl_lightning.system.pace import message_sizes
 from fl_lightning.types import (
     Asked,
@@ -86,7 +86,7 @@ class Stages:
         conditions = planner.conditions(index)
         before = planner.unasked(index, conditions)
         probe = EngineProbe(self.engine, state, before, self._handout(before), self.local_parts)
-        return planner.plan(index, conditions, SoundProbe(probe)), probe
+        return planner.plan(index, conditions, probe), probe
 
     def receive(self, state: ModelState, plan: RoundPlan, probe: EngineProbe | None) -> tuple[Received, float]:
         """Return what the server has of a round before it aggregates, and the seconds of local training."""

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fl_lightning.parts.protocols import Probe
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Fault, IntVector, ModelState, Received, Updates, Vector, widened
 
@@ -160,37 +159,8 @@ def with_zeros(updates: Updates, rows: list[int], state: ModelState) -> Updates:
     return replace(updates, deltas=deltas, buffers=buffers)
 
 
-class SoundProbe:
-    """Hands a sampler the answers of clients with zeros for what is not finite or overflows: it teaches nothing."""
-
-    def __init__(self, probe: Probe) -> None:
-        self._probe = probe
-
-    @property
-    def num_steps(self) -> int:
-        """Local steps spent on questions so far."""
-        return self._probe.num_steps
-
-    def losses(self, clients: IntVector) -> Vector:
-        """Loss of the global model on one batch of each client."""
-        losses = self._probe.losses(clients)
-        return np.where(np.isfinite(losses), losses, 0.0)
-
-    def gradients(self, clients: IntVector) -> torch.Tensor:
-        """Gradient of one batch of each client at the global model."""
-        return _zeroed(self._probe.gradients(clients))
-
-    def label_counts(self) -> IntVector:
-        """How many examples of each class every client has."""
-        return self._probe.label_counts()
-
-    def updates(self, clients: IntVector) -> Updates:
-        """Full local training of each client."""
-        updates = self._probe.updates(clients)
-        return replace(updates, deltas=_zeroed(updates.deltas), losses=np.nan_to_num(updates.losses, nan=0.0))
-
-
-def _zeroed(rows: torch.Tensor) -> torch.Tensor:
+def zeroed(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows with zeros for those that are not finite or overflow: they teach a sampler nothing."""
     bad = ~(finite_rows(rows) & torch.isfinite(torch.linalg.vector_norm(rows, dim=1)))
     return torch.where(bad[:, None], torch.zeros_like(rows), rows) if bool(bad.any()) else rows
 

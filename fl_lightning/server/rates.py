@@ -78,7 +78,12 @@ class Calibration(Remembers):
         rate = rate if self.max_learning_rate is None else min(rate, self.max_learning_rate)
         largest = rate * float(base.profiles.accumulation.max())
         if largest > _LARGE:
-            self._warn_of_saturation(base.index, largest)
+            self._warn(
+                "saturation",
+                f"round {base.index}: local learning rate x local work is {largest:.1f} for the busiest client: its "
+                "steps may saturate or overshoot, which no calibration sees; lower loop.lr, ask for less work "
+                "(loop.max_local_steps=auto), or calibrate by loop.calibration.apply=split",
+            )
         return rate, factor ** (1 - share)
 
     def factor(self, plan: RoundPlan) -> float:
@@ -102,23 +107,16 @@ class Calibration(Remembers):
 
     def warn_unsettled(self, rate: float, num_iterations: int) -> None:
         """Warn once where the rate is no fixed point."""
-        if "settling" not in self._warned:
-            self._warned.add("settling")
-            _LOG.warning(
-                f"the calibrated learning rate does not settle in {num_iterations} steps (now {rate:g}): lower "
-                "loop.lr or the proximal term, or calibrate on the server (loop.calibration.apply=server)"
-            )
+        self._warn(
+            "settling",
+            f"the calibrated learning rate does not settle in {num_iterations} steps (now {rate:g}): lower loop.lr or "
+            "the proximal term, or calibrate on the server (loop.calibration.apply=server)",
+        )
 
-    def _warn_of_saturation(self, round_index: int, largest: float) -> None:
-        if "saturation" not in self._warned:
-            self._warned.add("saturation")
-            _LOG.warning(
-                "round %d: local learning rate x local work is %.1f for the busiest client: its steps may saturate or "
-                "overshoot, which no calibration sees; lower loop.lr, ask for less work (loop.max_local_steps=auto), "
-                "or calibrate by loop.calibration.apply=split",
-                round_index,
-                largest,
-            )
+    def _warn(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            _LOG.warning(text)
 
 
 def _fedavg_length(plan: RoundPlan) -> float:

@@ -87,7 +87,7 @@ class _Rates:
     """Learning rates of a module's optimizer, shared by the solvers of the module's copies."""
 
     base = 1.0  # of the first parameter group
-    first = 1.0  # the same as a scheduler of epochs has it in the first round
+    first = 1.0  # the same as a scheduler of epochs, if there is one, has it in the first round
 
 
 class ModuleOptimizer(Solver):
@@ -169,9 +169,7 @@ class ModuleOptimizer(Solver):
         return self._begin(lr)
 
     def _begin(self, lr: float) -> "_ModuleSteps":
-        own = self._configure()
-        by_round = own.scheduler is not None and own.interval == "epoch"
-        return _ModuleSteps(own, self._bound(), lr / (self._rates.first if by_round else self._rates.base))
+        return _ModuleSteps(self._configure(), self._bound(), lr / self._rates.first)
 
     @override
     def accumulation(self, num_steps: IntVector, lr: float) -> Vector:

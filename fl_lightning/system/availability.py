@@ -149,19 +149,16 @@ class OnOff(Hourly):
             raise ValueError(f"mean_on={mean_on} and mean_off={mean_off} must be at least 1 round")
         self.mean_on, self.mean_off = mean_on, mean_off
 
-    def _steady(self, num_clients: int) -> Vector:
+    @override
+    def hours(self, num_clients: int, seed: int) -> Vector:
         away = np.asarray(self.mean_off, dtype=np.float64)
         if away.ndim and len(away) != num_clients:
             raise ValueError(f"mean_off has {len(away)} values, but there are {num_clients} clients: give one for each")
-        return self.mean_on / (self.mean_on + np.broadcast_to(away, num_clients))
-
-    @override
-    def hours(self, num_clients: int, seed: int) -> Vector:
-        return self._steady(num_clients)[None]
+        return self.mean_on / (self.mean_on + np.broadcast_to(away, (1, num_clients)))
 
     @override
     def __call__(self, num_clients: int, round_index: int, seed: int) -> BoolVector:
-        steady = self._steady(num_clients)
+        steady = self.hours(num_clients, seed)[0]
         begin = round_index - round_index % self._BLOCK
         there = uniforms(seed, Purpose.AVAILABILITY, begin, num_clients)[:, 0] < steady
         for index in range(begin + 1, round_index + 1):

@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from fl_lightning.data import IID, MNIST, Digits, Dirichlet, GivenIndices, OneClassPerClient, Shards, label_counts
+from fl_lightning.data import (
+    IID,
+    MNIST,
+    Digits,
+    Dirichlet,
+    FromHub,
+    GivenIndices,
+    OneClassPerClient,
+    Shards,
+    label_counts,
+)
 from fl_lightning.data.partitions import expected_sizes
 
 
@@ -36,6 +46,11 @@ def test_unknown_data_is_left_to_be_loaded():
             raise AssertionError
 
     assert expected_sizes(Own(), 0) == (None, None)
+
+
+@pytest.mark.parametrize("num_clients", [None, 5])
+def test_a_number_of_clients_says_nothing_of_their_sizes(num_clients):
+    assert expected_sizes(FromHub("set", "user", "x", "y", num_clients=num_clients), 0) == (None, None)
 
 
 @pytest.mark.realdata
