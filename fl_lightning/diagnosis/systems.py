@@ -12,13 +12,7 @@ import numpy as np
 from fl_lightning import theory
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.partitions import IID, expected_sizes
-from fl_lightning.diagnosis.dry_run import (
-    GivenConditions,
-    bounded_parts,
-    given_rounds,
-    planner_of,
-    typical_rounds,
-)
+from fl_lightning.diagnosis.dry_run import GivenConditions, bounded_parts, given_conditions, planner_of, typical_rounds
 from fl_lightning.diagnosis.given_clients import ClientTable
 from fl_lightning.diagnosis.objective import Diagnosis, Needs, TypicalRound, diagnose
 from fl_lightning.diagnosis.regime import Regime, regime
@@ -164,7 +158,7 @@ def needs_of(planner: Planner, first: TypicalRound) -> Needs:
 
     So it holds for parts that are not ours as well. A common factor on all clients is a step length and tells nothing.
     """
-    conditions = given_rounds(planner)[0]
+    conditions = given_conditions(planner).rounds[0]
     tilt = np.linspace(0.9, 0.4, len(planner.weights))
     changed = {
         "q": replace(conditions, failure_rates=conditions.failure_rates * tilt + 0.3 * (1 - tilt)),
