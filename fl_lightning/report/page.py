@@ -252,7 +252,6 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
     }
     entries, runs = comparison.entries, comparison.runs
     clients, chosen = runs[0].clients, colours(comparison)
-    names, reference = [entry.name for entry in entries], entries.index(comparison.reference)
     return render(
         "page",
         {
@@ -263,9 +262,6 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
             # A table of groups says how many clients are in each.
             "num_clients": int(clients["num_clients"].sum()) if "num_clients" in clients else len(clients["weight"]),
             "findings": findings(comparison),
-            "names": names,
-            "reference": reference,
-            "hidden": hidden(comparison),
             "sections": {
                 name: render(name, {"comparison": comparison, **values})
                 for name, values in made.items()
@@ -273,9 +269,9 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
             },
             "colours": chosen,
             "values": {
-                "names": names,
+                "names": [entry.name for entry in entries],
                 "colours": [colour for colour, _ in chosen],
-                "reference": reference,
+                "reference": entries.index(comparison.reference),
                 "hidden": hidden(comparison),
                 "rounds": max(float(run.metrics["round"][-1]) for run in runs),
                 "charts": hovers,
