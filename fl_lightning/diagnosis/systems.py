@@ -1,6 +1,7 @@
 """The systems that are diagnosed, the clients of a configuration, of a table or of a run; and what follows for each."""
 
 import copy
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from fl_lightning.loop import FederatedLoop
 
+_LOG = logging.getLogger("fl_lightning")
 _ROUNDS = 96
 _STATIC_ROUNDS = 16
 _MOST_COUNTED = 5_000  # clients, of which it is worked out how many are there
@@ -114,6 +116,7 @@ def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tup
     """Return what is known of each algorithm on the clients of a planner, and whose objective depends on the data."""
     found: list[Diagnosis] = []
     unknown: list[str] = []
+    idle: list[str] = []
     for name, given in algorithms:
         votes = given.solver.obstacle
         algorithm = replace(given, solver=given.solver.voting()) if votes else given
@@ -123,8 +126,13 @@ def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tup
             if rounds is None:
                 unknown.append(name)
                 continue
+            if not any(each.coefficients.any() for each in rounds):  # such as secure sums of a single client
+                idle.append(name)
+                continue
             diagnosis = diagnose(name, like.weights, rounds, needs_of(planner, rounds[0]))
         found.append(replace(diagnosis, bounded=bounded_parts(algorithm, like.system), votes=votes))
+    for name in idle:
+        _LOG.warning("%s is left out: no upload of any client would ever count", name)
     return found, unknown
 
 
