@@ -30,14 +30,12 @@ def cures(audited: Audit) -> list[Diagnosis]:
         c = np.divide(amounts, probabilities, out=np.zeros_like(w), where=probabilities > 0)
         draws = max(1, round(audited.num_draws))
         typical = TypicalRound(
-            num_steps=steps,
             failure_rates=q,
             accumulation=steps,
             probabilities=probabilities,
             coefficients=c,
             num_draws=draws,
             work=float(np.minimum(1.0, draws * probabilities) @ steps),
-            offered=t,
             offered_accumulation=t,
         )
         return diagnose(name, w, [typical], needs)

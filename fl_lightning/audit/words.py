@@ -104,20 +104,14 @@ def _shares(band: Band, client: int) -> str:
     return "-" if np.isnan(value) else f"{percent(value)} ({100 * low:.2g}..{100 * high:.2g})"
 
 
-def cost_of(found: Sequence[Diagnosis]) -> dict[str, float]:
-    """Return the local steps of each cure for equal progress, relative to the recommended one."""
-    choice = recommend(found)
-    return {one.name: choice.cost(one) for one in found}
-
-
 def cure_table(audited: Audit, found: Sequence[Diagnosis]) -> Table:
     """Return what each cure would give and cost, if clients stay as they are."""
     table = _table("What would help, if clients stay as they are")
     for name in ("", "L1", "steps per round", "cost", "must be known"):
         table.add_column(name, justify="right" if name in ("L1", "steps per round", "cost") else "left")
-    costs = cost_of(found)
+    choice = recommend(found)
     for one in found:
-        work, cost = (f"{one.work:.3g}", f"{costs[one.name]:.2f}") if audited.certain else ("?", "?")
+        work, cost = (f"{one.work:.3g}", f"{choice.cost(one):.2f}") if audited.certain else ("?", "?")
         style = "green" if one.consistent else ""
         table.add_row(
             one.name, f"{one.distance:.3f}", work, cost, "" if one.name == AS_IT_IS else str(one.needs), style=style
@@ -175,7 +169,7 @@ def as_json(audited: Audit, found: Sequence[Diagnosis]) -> str:
     single = {"examples": audited.examples, "pull": audited.pull, "staleness": audited.staleness}
     columns |= {name: values for name, values in single.items() if values is not None}
     lists = {name: [_plain(value) for value in values.tolist()] for name, values in columns.items()}
-    costs = cost_of(found)
+    choice = recommend(found)
     record = {
         "rounds": audited.num_rounds,
         "wanted": audited.wanted,
@@ -185,7 +179,7 @@ def as_json(audited: Audit, found: Sequence[Diagnosis]) -> str:
         "steps_from": audited.steps_from,
         "distance_if_steps_grow_with_examples": audited.otherwise and audited.otherwise.distance.value,
         "cures": [
-            {"name": one.name, "distance": one.distance, "steps_per_round": one.work, "cost": _plain(costs[one.name])}
+            {"name": one.name, "distance": one.distance, "steps_per_round": one.work, "cost": _plain(choice.cost(one))}
             for one in found
         ],
         "notes": list(audited.notes),
@@ -212,16 +206,8 @@ def assert_objective(
 ) -> Audit:
     """Raise AssertionError if what a federation optimised is surely further from what was wanted than it may be (L1).
 
-    The low end of the 90 % interval decides: chance alone raises in 1 log of 20.
-
-    Args:
-        path: Of the log.
-        at_most: The largest distance, from 0 to 2.
-        wanted: See :func:`fl_lightning.audit.audit`, as for the others.
-        aggregation: What weights are divided by.
-        epochs: Local epochs, where steps are not in the log.
-        batch_size: Likewise.
-        assume: What to take where nobody knows the steps.
+    The low end of the 90 % interval decides: chance alone raises in 1 log of 20. The largest distance, ``at_most``, is
+    from 0 to 2; all but the path of the log and this is as in :func:`fl_lightning.audit.audit`.
     """
     found = audit(
         read_log(path), wanted=wanted, aggregation=aggregation, epochs=epochs, batch_size=batch_size, assume=assume

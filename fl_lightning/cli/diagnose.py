@@ -121,7 +121,7 @@ def _diagnose(
 ) -> None:
     from fl_lightning.config import algorithm_parts as parts
     from fl_lightning.diagnosis import systems, words
-    from fl_lightning.diagnosis.dry_run import given_rounds
+    from fl_lightning.diagnosis.dry_run import given_conditions
     from fl_lightning.diagnosis.objective import recommend
     from fl_lightning.figures.clients import diagnosis_figure
     from fl_lightning.figures.style import draw
@@ -144,7 +144,7 @@ def _diagnose(
     title += f", system {options.system}" if options.system else ""
     heading = f"What each algorithm would really optimise: {title}, {len(planner.weights)} clients"
     settings = parts.averaging(merged, of_averaging, options.trust)
-    rounds = given_rounds(planner)
+    rounds = given_conditions(planner).rounds
     choice = recommend(found, _kept(settings, planner, rounds))
     regime = systems.regime_of(algorithms, found, planner, label_counts, settings.rounds, partition)
     if options.json:

@@ -92,12 +92,8 @@ def planner_of(algorithm: Algorithm, system: System, weights: Vector, lr: float)
     return replace(made, system=replace(system, clock=clock))
 
 
-def given_rounds(planner: Planner) -> Sequence[Conditions]:
+def given_conditions(planner: Planner) -> GivenConditions:
     """Return the rounds that a planner's system has."""
-    return _schedule(planner).rounds
-
-
-def _schedule(planner: Planner) -> GivenConditions:
     schedule = planner.system.schedule
     if not isinstance(schedule, GivenConditions):
         raise TypeError(f"a dry run plays given rounds, but the schedule is a {type(schedule).__name__}")
@@ -210,8 +206,9 @@ def _indices(planner: Planner, num_rounds: int | None) -> range:
         replaces = expected.average is None or expected.measured is not None
         most = _AVAILABILITY_ROUNDS if replaces else 0
     elif num_rounds is None and planner.algorithm.sampling.traits.needs_forecast:
-        most = _CHECKED_ROUNDS if _schedule(planner).more is not None else 0
-    number = max(len(given_rounds(planner)[:num_rounds]), min(most, _VALUES // len(planner.weights)))
+        most = _CHECKED_ROUNDS if given_conditions(planner).more is not None else 0
+    given = given_conditions(planner).rounds[:num_rounds]
+    number = max(len(given), min(most, _VALUES // len(planner.weights)))
     return range(1, number * _APART + 1, _APART) if comes_and_goes else range(1, number + 1)
 
 
@@ -258,7 +255,8 @@ def _excerpt(planner: Planner, num_clients: int) -> Planner:
     weights = planner.weights[chosen]
     if not weights.sum() > 0:
         return planner
-    rounds = [Conditions(each.num_steps[chosen], each.failure_rates[chosen]) for each in given_rounds(planner)]
+    given = given_conditions(planner).rounds
+    rounds = [Conditions(each.num_steps[chosen], each.failure_rates[chosen]) for each in given]
     system = System(schedule=GivenConditions(rounds), channel=planner.system.channel)
     return planner_of(planner.algorithm, system, weights / weights.sum(), planner.learning_rate)
 
@@ -311,7 +309,6 @@ def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, noise: float) -> 
     trained = sorted(probe.trained)
     on_the_way = [each for each in (plan.expected.uploaded, plan.expected.measured) if each is not None]
     return TypicalRound(
-        num_steps=steps,
         failure_rates=profiles.failure_rates,
         accumulation=profiles.accumulation,
         probabilities=probabilities,
@@ -322,6 +319,5 @@ def _typical(plan: RoundPlan, probe: ImaginedProbe, lr: float, noise: float) -> 
         questions=probe.num_steps - float(cohort.inclusion[trained] @ steps[trained]),
         noise=noise,
         presence=presence,
-        offered=None if conditions.offered is None else conditions.offered.astype(np.float64),
         offered_accumulation=profiles.offered_accumulation,
     )

@@ -21,7 +21,6 @@ _TIE = 1.02  # costs within 2 % of each other are alike
 class TypicalRound:
     """One round of an algorithm before anybody trains."""
 
-    num_steps: Vector  # T, (M,)
     failure_rates: Vector  # q, (M,)
     accumulation: Vector  # A, (M,)
     probabilities: Vector  # p, (M,)
@@ -35,8 +34,7 @@ class TypicalRound:
     uplink_bytes: float = float("nan")
     downlink_bytes: float = float("nan")
     presence: Vector | None = None  # how often clients are there, where w is divided by it; None: it is not, (M,)
-    offered: Vector | None = None  # T that clients could take, where they are asked for fewer; None: num_steps, (M,)
-    offered_accumulation: Vector | None = None  # A of these; None: accumulation, (M,)
+    offered_accumulation: Vector | None = None  # A of all they could do, where asked for less; None: accumulation, (M,)
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,6 @@ class Diagnosis:
     step_length: float  # relative to FedAvg's at the same learning rate, before calibration divides it out
     work: float  # expected local steps in a round
     variance: float  # variance factor of a draw; NaN where memory changes it
-    variance_work: float  # variance factor times expected work of a draw; 1: the least of all who take every step
     needs: Needs = Needs()
     seconds: float = float("nan")  # of a round on the clock
     uplink_bytes: float = float("nan")  # in a round
@@ -131,16 +128,13 @@ def diagnose(
 
     .. math::
         \Omega \propto \mathrm{E}[s\, p (1-q) c A], \qquad
-        V = \sum_m \frac{\Omega_m^2}{p_m (1-q_m)} + \frac{\mathrm{E}\|\nu\|^2}{K (\sum_m p_m (1-q_m) c_m A_m)^2},
-        \qquad C = \sum_m p_m T_m
+        V = \sum_m \frac{\Omega_m^2}{p_m (1-q_m)} + \frac{\mathrm{E}\|\nu\|^2}{K (\sum_m p_m (1-q_m) c_m A_m)^2}
 
     with s the calibration, nu the noise of the uploads and, in V, the Omega of the single round: for a consistent
-    algorithm without noise V is :func:`fl_lightning.theory.variance_factor`. V times C is given relative to the least
-    value that a consistent algorithm can have, :math:`(\sum_m w_m \sqrt{T_m / (1-q_m)})^2`, where clients take all the
-    steps that they can; one that asks for fewer can be below 1.
+    algorithm without noise V is :func:`fl_lightning.theory.variance_factor`.
 
     >>> w, t = np.array([0.5, 0.5]), np.array([1.0, 9.0])
-    >>> clients = {"num_steps": t, "accumulation": t, "failure_rates": np.zeros(2), "coefficients": np.ones(2)}
+    >>> clients = {"accumulation": t, "failure_rates": np.zeros(2), "coefficients": np.ones(2)}
     >>> fedavg = diagnose("fedavg", w, [TypicalRound(probabilities=w, **clients)])
     >>> fedavg.effective_weights.tolist(), round(fedavg.distance, 6), fedavg.forgotten, fedavg.step_length
     ([0.1, 0.9], 0.8, 0, 1.0)
@@ -150,10 +144,8 @@ def diagnose(
         raise ValueError("a diagnosis needs at least one typical round, but got none")
     needs = needs or Needs()
 
-    def table(name: str, instead: str = "") -> Vector:
-        """Return a field of all rounds; in rounds that do not have it, the one in its place."""
-        found = [vars(each)[name] for each in rounds]
-        return np.stack([vars(each)[instead] if own is None else own for each, own in zip(rounds, found, strict=True)])
+    def table(name: str) -> Vector:
+        return np.stack([vars(each)[name] for each in rounds])
 
     p, q = table("probabilities"), table("failure_rates")
     num_draws, questions = table("num_draws"), table("questions")
@@ -163,9 +155,7 @@ def diagnose(
     variances = _ratio_sums(in_rounds**2, p * (1 - q)) + table("noise") / num_draws / raw.sum(axis=1) ** 2
     if needs.memory and not needs.stale:
         variances = np.full(len(rounds), np.nan)
-    all_work = table("offered_accumulation", "accumulation")
-    least = (w * np.sqrt(table("offered", "num_steps") / (1 - q))).sum(axis=1) ** 2
-    work_of_draw = (p * table("num_steps")).sum(axis=1) + questions / num_draws
+    offered = [each.accumulation if each.offered_accumulation is None else each.offered_accumulation for each in rounds]
     presence = rounds[0].presence
     absence = 0.0 if presence is None else theory.absence_variance(omega, presence)
     return Diagnosis(
@@ -174,10 +164,9 @@ def diagnose(
         effective_weights=omega,
         chi_square=theory.chi_square(w, omega),
         round_chi_square=float(_ratio_sums((w - in_rounds) ** 2, in_rounds).mean()),
-        step_length=float(raw.sum() / (w * (1 - q) * all_work).sum()),
+        step_length=float(raw.sum() / (w * (1 - q) * offered).sum()),
         work=float((table("work") + questions).mean()),
         variance=float(variances.mean()),
-        variance_work=float((variances * work_of_draw / least).mean()),
         needs=needs,
         seconds=float(table("seconds").mean()),
         uplink_bytes=float(table("uplink_bytes").mean()),
@@ -277,7 +266,7 @@ def recommend(diagnoses: Sequence[Diagnosis], share: float = 1.0) -> Recommendat
     needs to know least is taken; where none is consistent, the one whose objective is nearest to the target.
 
     >>> w, t = np.array([0.5, 0.5]), np.array([1.0, 9.0])
-    >>> clients = {"num_steps": t, "accumulation": t, "failure_rates": np.zeros(2), "coefficients": np.ones(2)}
+    >>> clients = {"accumulation": t, "failure_rates": np.zeros(2), "coefficients": np.ones(2)}
     >>> fedavg = diagnose("fedavg", w, [TypicalRound(probabilities=w, **clients)])
     >>> fedacs = diagnose("fedacs", w, [TypicalRound(probabilities=np.array([0.9, 0.1]), **clients)])
     >>> recommend([fedavg, fedacs]).name

@@ -60,7 +60,7 @@ def regime(
 
     >>> from fl_lightning.diagnosis.objective import TypicalRound, diagnose
     >>> w, t = np.array([0.5, 0.5]), np.array([4.0, 4.0])
-    >>> clients = {"num_steps": t, "accumulation": t, "failure_rates": np.array([0.8, 0.0]), "coefficients": np.ones(2)}
+    >>> clients = {"accumulation": t, "failure_rates": np.array([0.8, 0.0]), "coefficients": np.ones(2)}
     >>> fedavg = diagnose("fedavg", w, [TypicalRound(probabilities=w, num_draws=4, **clients)])
     >>> fedacs = diagnose("fedacs", w, [TypicalRound(probabilities=np.array([5, 1]) / 6, num_draws=4, **clients)])
     >>> [regime(fedacs, fedavg, labels).verdict for labels in (None, [[9, 1], [9, 1]])]

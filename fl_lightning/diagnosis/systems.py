@@ -1,6 +1,7 @@
 """The systems that are diagnosed, the clients of a configuration, of a table or of a run; and what follows for each."""
 
 import copy
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -12,13 +13,7 @@ import numpy as np
 from fl_lightning import theory
 from fl_lightning.algorithms import Algorithm, System
 from fl_lightning.data.partitions import IID, expected_sizes
-from fl_lightning.diagnosis.dry_run import (
-    GivenConditions,
-    bounded_parts,
-    given_rounds,
-    planner_of,
-    typical_rounds,
-)
+from fl_lightning.diagnosis.dry_run import GivenConditions, bounded_parts, given_conditions, planner_of, typical_rounds
 from fl_lightning.diagnosis.given_clients import ClientTable
 from fl_lightning.diagnosis.objective import Diagnosis, Needs, TypicalRound, diagnose
 from fl_lightning.diagnosis.regime import Regime, regime
@@ -38,6 +33,7 @@ if TYPE_CHECKING:
 
     from fl_lightning.loop import FederatedLoop
 
+_LOG = logging.getLogger("fl_lightning")
 _ROUNDS = 96
 _STATIC_ROUNDS = 16
 _MOST_COUNTED = 5_000  # clients, of which it is worked out how many are there
@@ -120,6 +116,7 @@ def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tup
     """Return what is known of each algorithm on the clients of a planner, and whose objective depends on the data."""
     found: list[Diagnosis] = []
     unknown: list[str] = []
+    idle: list[str] = []
     for name, given in algorithms:
         votes = given.solver.obstacle
         algorithm = replace(given, solver=given.solver.voting()) if votes else given
@@ -129,8 +126,13 @@ def diagnosed(algorithms: Iterable[tuple[str, Algorithm]], like: Planner) -> tup
             if rounds is None:
                 unknown.append(name)
                 continue
+            if not any(each.coefficients.any() for each in rounds):  # such as secure sums of a single client
+                idle.append(name)
+                continue
             diagnosis = diagnose(name, like.weights, rounds, needs_of(planner, rounds[0]))
         found.append(replace(diagnosis, bounded=bounded_parts(algorithm, like.system), votes=votes))
+    for name in idle:
+        _LOG.warning("%s is left out: no upload of any client would ever count", name)
     return found, unknown
 
 
@@ -164,7 +166,7 @@ def needs_of(planner: Planner, first: TypicalRound) -> Needs:
 
     So it holds for parts that are not ours as well. A common factor on all clients is a step length and tells nothing.
     """
-    conditions = given_rounds(planner)[0]
+    conditions = given_conditions(planner).rounds[0]
     tilt = np.linspace(0.9, 0.4, len(planner.weights))
     changed = {
         "q": replace(conditions, failure_rates=conditions.failure_rates * tilt + 0.3 * (1 - tilt)),

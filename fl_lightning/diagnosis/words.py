@@ -24,10 +24,6 @@ from fl_lightning.theory.checks import Vector
 WIDE = 150
 PLANNED = "as planned"
 MEASURED = "as measured"
-_COLUMNS = (
-    *("L1", "chi²", "chi² per round", "favours", "forgets", "step", "steps per round", "s per round", "kB up / down"),
-    *("V", "cost"),
-)
 VOTES = (
     "These are votes, the share of each client in a step, and not an objective, which nobody knows: {}. Votes hold as "
     "far as clients' gradients are equally clear (docs/votes.md). To train by them: --loop.solver.votes true."
@@ -60,7 +56,9 @@ def table_of(
         "V": "variance of a draw",
         "cost": f"local steps for equal progress, relative to {choice.name}; -: changed by memory",
     }
-    shown = [name for name in _COLUMNS if wide or name in _NARROW]
+    costs = {each.name: choice.cost(each) for each in found}
+    cells = {each.name: _cells(each, costs[each.name]) for each in found}
+    shown = [name for name in cells[found[0].name] if wide or name in _NARROW]
     table = Table(
         title=title,
         caption=". ".join(f"{name}: {text}" for name, text in explained.items() if name in shown) + ".",
@@ -74,36 +72,33 @@ def table_of(
     for name in shown:
         table.add_column(name, justify="right", no_wrap=not wide)
     table.add_column("must be known or kept")
-    costs = {each.name: choice.cost(each) for each in found}
 
     def rank(one: Diagnosis) -> tuple[bool, float, bool, float]:
         return one is not choice.best, round(one.distance, 3), not costs[one.name] < np.inf, costs[one.name]
 
     for each in sorted(found, key=rank):
-        cells = dict(zip(_COLUMNS, _cells(each, costs[each.name]), strict=True))
         style = "green" if each.consistent else ""
-        table.add_row(each.name, *(cells[name] for name in shown), str(each.needs), style=style)
+        table.add_row(each.name, *(cells[each.name][name] for name in shown), str(each.needs), style=style)
     for name in unknown:
         table.add_row(name, *["?"] * len(shown), "depends on the data", style="dim")
     return table
 
 
-def _cells(each: Diagnosis, cost: float) -> list[str]:
-    extremes = ["nobody", "nobody"]
-    if not each.consistent:
-        extremes = [f"{client} (x{each.ratios[client]:.2g})" for client in (each.favoured, each.forgotten)]
-    return [
-        f"{'~' * bool(each.bounded)}{each.distance:.3f}",
-        f"{each.chi_square:.3f}",
-        f"{each.round_chi_square:.2f}",
-        *extremes,
-        f"{each.step_length:.2f}",
-        f"{each.work:.1f}",
-        _shown(each.seconds, 1),
-        f"{_shown(each.uplink_bytes / 1000)} / {_shown(each.downlink_bytes / 1000)}",
-        _shown(each.variance, 2),
-        _shown(cost, 2),
-    ]
+def _cells(each: Diagnosis, cost: float) -> dict[str, str]:
+    favoured, forgotten = (f"{client} (x{each.ratios[client]:.2g})" for client in (each.favoured, each.forgotten))
+    return {
+        "L1": f"{'~' * bool(each.bounded)}{each.distance:.3f}",
+        "chi²": f"{each.chi_square:.3f}",
+        "chi² per round": f"{each.round_chi_square:.2f}",
+        "favours": "nobody" if each.consistent else favoured,
+        "forgets": "nobody" if each.consistent else forgotten,
+        "step": f"{each.step_length:.2f}",
+        "steps per round": f"{each.work:.1f}",
+        "s per round": _shown(each.seconds, 1),
+        "kB up / down": f"{_shown(each.uplink_bytes / 1000)} / {_shown(each.downlink_bytes / 1000)}",
+        "V": _shown(each.variance, 2),
+        "cost": _shown(cost, 2),
+    }
 
 
 def _shown(value: float, digits: int = 0) -> str:

@@ -5,24 +5,22 @@ The functions hook into the strategy that they are given and return it: its clas
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as strategies
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fl_lightning.audit.book import LOG, Book, check_epochs
 from fl_lightning.audit.estimate import Wanted
 from fl_lightning.audit.log import Row
 
 S = TypeVar("S", bound=Strategy)
-P = ParamSpec("P")
-T = TypeVar("T")
 NO_MEANS = (
     strategies.Bulyan,
     strategies.FedMedian,
@@ -129,6 +127,7 @@ def audited(
 def watched(strategy: S, watcher: Watcher, wanted: Wanted | None, every: int) -> S:
     """Put a watcher between a strategy and its nodes, by functions in the place of three methods of this object."""
     configure, aggregate = strategy.configure_train, strategy.aggregate_train
+    start = strategy.start
 
     def configure_train(server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         return watcher.outgoing(list(configure(server_round, arrays, config, grid)), arrays, grid)
@@ -141,20 +140,16 @@ def watched(strategy: S, watcher: Watcher, wanted: Wanted | None, every: int) ->
             watcher.book.show(wanted, _note(strategy))
         return result
 
-    strategy.configure_train = configure_train  # type: ignore[method-assign]
-    strategy.aggregate_train = aggregate_train  # type: ignore[method-assign]
-    strategy.start = _then(strategy.start, lambda: watcher.book.show(wanted, _note(strategy)))  # type: ignore[method-assign]
-    return strategy
-
-
-def _then(function: Callable[P, T], after: Callable[[], None]) -> Callable[P, T]:
-    @wraps(function)
-    def both(*args: P.args, **kwargs: P.kwargs) -> T:
-        result = function(*args, **kwargs)
-        after()
+    @wraps(start)
+    def start_and_show(*args: Any, **kwargs: Any) -> Result:
+        result = start(*args, **kwargs)
+        watcher.book.show(wanted, _note(strategy))
         return result
 
-    return both
+    strategy.configure_train = configure_train  # type: ignore[method-assign]
+    strategy.aggregate_train = aggregate_train  # type: ignore[method-assign]
+    strategy.start = start_and_show  # type: ignore[method-assign]
+    return strategy
 
 
 def _note(strategy: Strategy) -> str:

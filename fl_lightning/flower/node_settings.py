@@ -1,11 +1,9 @@
 """What a node decides itself: its data, whom it trusts, and how much it works. Imports nothing heavy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
-
-from typing_extensions import override
 
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
@@ -15,14 +13,6 @@ Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
 
 UNASSIGNED = -1  # a client whose number the server decides
-
-
-class Members(dict[int, str]):
-    """Public keys in base 16 by client; as a part of a frozen record it has a hash."""
-
-    @override
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(sorted(self.items())))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +31,8 @@ class Node:
     only_sums: bool = False  # answer with what goes into a secure sum, and with no update of its own
     min_threshold: int | None = None  # of a secure sum that it takes part in; None: above half of the members
     identity: str | None = None  # file of the node's own key, which signs what it sends in a sum; made at first use
-    members: Members | None = None  # public keys of those with whom it makes sums; None: whom the server names
+    # Public keys in base 16, by client, of those with whom it makes sums; None: whom the server names.
+    members: dict[int, str] | None = field(default=None, hash=False)
     state: str | None = None  # folder in which it remembers what it answered; None: one of this user
     trust: tuple[str, ...] = ()  # packages whose classes a server may name
 
@@ -62,7 +53,7 @@ class Node:
         one_of("accelerator", self.accelerator, Accelerator)
 
 
-_KEYS = tuple(field.name for field in fields(Node) if field.name not in ("config", "client"))
+_KEYS = tuple(each.name for each in fields(Node) if each.name not in ("config", "client"))
 
 
 def merged_config(config: str) -> dict[str, Any]:
@@ -97,10 +88,8 @@ def read_node(node_config: Mapping[str, object]) -> Node:
     given = [package for package in str(node_config.get("trust", "")).split(",") if package]
     settings = {key: own[key] for key in _KEYS if key in own and key != "trust"}
     members = own.get("members")
-    if members is not None:
-        if not isinstance(members, dict) or not all(type(k) is int and isinstance(v, str) for k, v in members.items()):
-            raise ConfigError(
-                "members of the node must be a table: the number of each client, and its public key as text"
-            )
-        settings["members"] = Members(members)
+    if members is not None and not (
+        isinstance(members, dict) and all(type(k) is int and isinstance(v, str) for k, v in members.items())
+    ):
+        raise ConfigError("members of the node must be a table: the number of each client, and its public key as text")
     return Node(config=str(Path(config)), client=client, trust=(*trust, *given), **settings)

@@ -147,22 +147,11 @@ def line_chart(comparison: Comparison, chart: Chart, charts: Charts) -> Values:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Card:
-    """A small drawing with a title."""
-
-    title: str
-    strokes: list[Stroke]
-    words: list[Word]
-    index: int = 0  # of the algorithm
-    note: str = ""
-
-
 def _side_by_side(num_clients: int, y: Scale) -> tuple[Plane, Vector]:
     return Plane(Scale(-0.5, max(num_clients, 1) - 0.5), y), np.arange(num_clients, dtype=np.float64)
 
 
-def omega_cards(comparison: Comparison) -> list[_Card]:
+def omega_cards(comparison: Comparison) -> list[Values]:
     """Return Omega / w of every client for each algorithm, on one logarithmic axis: 1 is what the user asked for."""
     shown = [(i, entry, binned(entry.ratios, _BINS)) for i, entry in enumerate(comparison.entries) if len(entry.ratios)]
     if not shown:
@@ -172,18 +161,18 @@ def omega_cards(comparison: Comparison) -> list[_Card]:
     y = Scale(1 / reach, reach, True)
     tick = math.floor(0.75 * math.log2(reach) + 1e-9) or 1
     words = y.words("yt", "top", {2.0**-tick: f"1/{2**tick}", 1.0: "1", 2.0**tick: f"{2**tick}"}, digits=1)
-    cards = []
+    cards: list[Values] = []
     for index, entry, ratio in shown:
         plane, clients = _side_by_side(len(ratio), y)
         stems = "".join(f"M{across} {SIZE // 2}V{down}" for across, down in plane.points(clients, ratio))
         strokes = [plane.rows("base", [1.0]), Stroke("stem", stems), plane.dots("dot", clients, ratio)]
         distance = float(np.nanmean([np.nanmean(run.metrics["chi2"]) for run in entry.runs if "chi2" in run.metrics]))
         note = "χ² 0" if distance < 1e-12 else f"χ² {distance:.2g}".replace("inf", "∞")
-        cards.append(_Card(title=entry.name, strokes=strokes, words=words, index=index, note=note))
+        cards.append({"index": index, "title": entry.name, "note": note, "strokes": strokes, "words": words})
     return cards
 
 
-def fairness(comparison: Comparison, charts: Charts) -> Values | None:
+def fairness(comparison: Comparison) -> Values | None:
     """Return the metric of every client against its Omega / w for each algorithm: who is neglected fares worse."""
     name = comparison.metric.removeprefix("test_")
     rows = [(index, entry, entry.client_mean(name)) for index, entry in enumerate(comparison.entries)]
@@ -202,11 +191,11 @@ def fairness(comparison: Comparison, charts: Charts) -> Values | None:
         worst = worst_first[: max(1, round(0.1 * len(values)))].mean()
         note = f"worst {worst:.2f}, mean {values.mean():.2f}"
         strokes = [plane.grid(3), plane.dots("dot", entry.ratios, values)]
-        cards.append(_Card(title=entry.name, strokes=strokes, words=words, index=index, note=note))
+        cards.append({"index": index, "title": entry.name, "note": note, "strokes": strokes, "words": words})
     return {"cards": cards, "metric": comparison.metric_name.removeprefix("test ")}
 
 
-def participation(comparison: Comparison, charts: Charts) -> Values | None:
+def participation(comparison: Comparison) -> Values | None:
     """Return draws and deliveries of every client in a round, on average, against the plan."""
     shown = []
     for index, entry in enumerate(comparison.entries):
@@ -229,11 +218,11 @@ def participation(comparison: Comparison, charts: Charts) -> Values | None:
             plane.dots("dot", clients, draws),
         ]
         note, words = f"{draws.sum():.3g} per round", y.tick_words("yt", "top", 3)
-        cards.append(_Card(title=entry.name, strokes=strokes, words=words, index=index, note=note))
+        cards.append({"index": index, "title": entry.name, "note": note, "strokes": strokes, "words": words})
     return {"cards": cards}
 
 
-def conditions(comparison: Comparison, charts: Charts) -> Values:
+def conditions(comparison: Comparison) -> Values:
     """Return T and q of every client as drawn, one dot for each seed, averaged over the rounds, and if all met them."""
     cards = []
     for column, name in (("num_steps", "local steps T"), ("failure_rate", "failure probability q")):
@@ -244,7 +233,7 @@ def conditions(comparison: Comparison, charts: Charts) -> Values:
         soft = [plane.dots("dot soft", clients, row) for row in rows]
         strokes = [plane.grid(4), *soft, plane.dots("dot", clients, np.mean(rows, axis=0))]
         words = [*plane.x.tick_words("xt", "left", 5), *plane.y.tick_words("yt", "top", 4)]
-        cards.append(_Card(title=name, strokes=strokes, words=words))
+        cards.append({"title": name, "strokes": strokes, "words": words})
     return {"charts": cards}
 
 

@@ -37,7 +37,7 @@ def is_maximised(metric: str, runs: Sequence[Run] = ()) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One algorithm with its runs, ascending by seed, and the metric by which it is compared."""
+    """One algorithm with its runs, ascending by seed, and the metric by which it is compared: all of them have it."""
 
     name: str
     runs: tuple[Run, ...]
@@ -57,19 +57,18 @@ class Entry:
     def best(self) -> dict[int, float]:
         """Return the best value of each seed."""
         choose = np.nanmax if self.maximised else np.nanmin
-        known = {run.seed: run.metrics[self.metric] for run in self.runs if self.metric in run.metrics}
-        return {seed: float(choose(v)) if not np.isnan(v).all() else math.nan for seed, v in known.items()}
+        return {run.seed: float(choose(run.metrics[self.metric])) for run in self.runs}
 
     def late(self) -> dict[int, float]:
         """Return the mean over the last fifth of the rounds of each seed: one round alone is a noisy measure."""
-        return {run.seed: statistics.late_mean(run.metrics["round"], run.metrics.get(self.metric)) for run in self.runs}
+        return {run.seed: statistics.late_mean(run.metrics["round"], run.metrics[self.metric]) for run in self.runs}
 
     def reached(self, target: float, axis: str) -> dict[int, float | None]:
         """Return what each seed had spent when it first reached the target; None for never."""
         reaches = operator.ge if self.maximised else operator.le
         spent: dict[int, float | None] = {}
         for run in self.runs:
-            there = np.flatnonzero(reaches(run.metrics.get(self.metric, np.empty(0)), target))
+            there = np.flatnonzero(reaches(run.metrics[self.metric], target))
             spent[run.seed] = float(run.metrics[axis][there[0]]) if len(there) else None
         return spent
 
@@ -147,11 +146,6 @@ class Comparison:
         return statistics.paired(entry.final(self.metric), self.reference.final(self.metric))
 
     @property
-    def averaged_metric(self) -> str:
-        """What the metric of the averaged model is called; runs may lack it."""
-        return f"averaged_{self.metric.removeprefix('test_')}"
-
-    @property
     def late_words(self) -> str:
         """The last fifth of the rounds in words."""
         counts = {statistics.num_late(run.metrics["round"]) for run in self.runs}
@@ -181,12 +175,6 @@ class Comparison:
             if len(ends) == len(self.runs) and 0 < min(ends) < math.inf:
                 costs[axis] = float(min(ends))
         return costs
-
-    def at_equal_cost(self, entry: Entry, axis: str) -> tuple[Spread, Paired]:
-        """Return the metric where all have spent the same, and its paired differences to the reference."""
-        cost = self.equal_costs[axis]
-        own, other = (each.at_cost(axis, self.metric, cost) for each in (entry, self.reference))
-        return statistics.spread(own.values()), statistics.paired(own, other)
 
     @cached_property
     def differences(self) -> dict[str, dict[str, object]]:
@@ -311,12 +299,8 @@ def compare(runs: Sequence[Run], reference: str = "fedacs", targets: Sequence[fl
         raise ValueError(f"the runs have no metric in common: wanted one of {', '.join(having)}")
     entries = grouped(runs, metric)
     maximised = entries[0].maximised
-
-    def rank(entry: Entry) -> tuple[float, str]:
-        mean = statistics.spread(entry.final(metric).values()).mean
-        return (math.inf if math.isnan(mean) else -mean if maximised else mean, entry.name)
-
-    entries.sort(key=rank)
+    sign = -1 if maximised else 1
+    entries.sort(key=lambda entry: (sign * statistics.spread(entry.final(metric).values()).mean, entry.name))
     named = [entry for entry in entries if entry.name == reference]
     named += [entry for entry in entries if entry.runs[0].algorithm == reference]
     return Comparison(

@@ -1,7 +1,5 @@
 """The figures of a report as PNG and SVG, for papers and slides."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,24 +135,21 @@ def write_figures(comparison: Comparison, out: Path) -> list[Path]:
     from matplotlib import style
 
     metric = comparison.metric
-    makers: dict[str, Callable[[], Figure | None]] = {
-        f"{metric}_by_{axis}": partial(curve_figure, comparison, axis, metric)
-        for axis in AXES
-        if any(np.isfinite(run.metrics[axis]).any() for run in comparison.runs)  # private runs say nothing of costs
-    }
-    makers |= {
-        "final": lambda: final_figure(comparison),
-        "classes": lambda: class_figure(comparison),
-        "chi_square": lambda: curve_figure(comparison, "round", "chi2"),
-        "participation": lambda: client_figure(comparison, "draws", "expected_draws", "draws (line: planned)"),
-        "objective": lambda: client_figure(comparison, "effective_weight", "weight", "Omega (line: w)"),
-        "heterogeneity": lambda: condition_figure(comparison),
-    }
-    out.mkdir(parents=True, exist_ok=True)
+    # Private runs say nothing of costs.
+    known = [axis for axis in AXES if any(np.isfinite(run.metrics[axis]).any() for run in comparison.runs)]
+    made: dict[str, Figure | None]
     files = []
     with style.context(str(_STYLE)):
-        for name, make in makers.items():
-            figure = make()
+        made = {f"{metric}_by_{axis}": curve_figure(comparison, axis, metric) for axis in known}
+        made |= {
+            "final": final_figure(comparison),
+            "classes": class_figure(comparison),
+            "chi_square": curve_figure(comparison, "round", "chi2"),
+            "participation": client_figure(comparison, "draws", "expected_draws", "draws (line: planned)"),
+            "objective": client_figure(comparison, "effective_weight", "weight", "Omega (line: w)"),
+            "heterogeneity": condition_figure(comparison),
+        }
+        for name, figure in made.items():
             if figure is not None:
                 pictures = [out / f"{name}.png", out / f"{name}.svg"]
                 save(figure, *pictures)

@@ -119,7 +119,7 @@ def merged(stored: Iterable[Row], fresh: Iterable[Row]) -> list[Row]:
 
 def cell_table(rows: Sequence[Row], reference: str) -> Table:
     """Return the table of one data set and system, best first."""
-    by_name = _by_algorithm(rows)
+    by_name = _by(rows, lambda row: row.algorithm)
     values, sign = _values(rows)
     order = _ranked(values, sign)
     best = leaders(values, sign)
@@ -172,7 +172,9 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 def _values(rows: Sequence[Row]) -> tuple[dict[str, dict[int, float]], int]:
     """Return the metric by algorithm and seed, and 1 where more of it is better, else -1."""
-    values = {name: {row.seed: row.value for row in runs} for name, runs in _by_algorithm(rows).items()}
+    values = {
+        name: {row.seed: row.value for row in runs} for name, runs in _by(rows, lambda row: row.algorithm).items()
+    }
     return values, 1 if rows[0].mode == "max" else -1
 
 
@@ -215,10 +217,6 @@ def _by(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
     for row in rows:
         found.setdefault(key(row), []).append(row)
     return found
-
-
-def _by_algorithm(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    return _by(rows, lambda row: row.algorithm)
 
 
 def _at(row: Row, seconds: float) -> float:

@@ -4,7 +4,7 @@ Every text is escaped; only what a template made is taken as HTML.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,16 +118,6 @@ def _curves(comparison: Comparison, hovers: Charts) -> Values:
     }
 
 
-def _targets(comparison: Comparison, hovers: Charts) -> Values | None:
-    made = [tables.target_table(comparison, target) for target in comparison.targets]
-    return {"tables": made} if made else None
-
-
-def _equal_cost(comparison: Comparison, hovers: Charts) -> Values | None:
-    table = tables.equal_cost_table(comparison)
-    return {"table": table} if table else None
-
-
 def _domain(values: Sequence[float], zero: bool) -> Scale:
     known = [value for value in values if math.isfinite(value)] + [0.0] * zero
     low, high = min(known, default=0.0), max(known, default=1.0)
@@ -135,7 +125,7 @@ def _domain(values: Sequence[float], zero: bool) -> Scale:
     return Scale(low - margin, high + margin)
 
 
-def _finals(comparison: Comparison, hovers: Charts) -> Values:
+def _finals(comparison: Comparison) -> Values:
     """Return the final metric of each seed and the paired differences, as a table with plots in it."""
     table, own = tables.final_table(comparison), comparison.reference
     finals = [entry.final(comparison.metric) for entry in comparison.entries]
@@ -165,11 +155,6 @@ def _finals(comparison: Comparison, hovers: Charts) -> Values:
         "value_ticks": x.tick_words("", "left", 3, digits=1),
         "difference_ticks": d.tick_words("", "left", 2, digits=1),
     }
-
-
-def _classes(comparison: Comparison, hovers: Charts) -> Values | None:
-    width = max(len(entry.class_accuracy) for entry in comparison.entries)
-    return {"width": width, "forgotten": _FORGOTTEN} if width else None
 
 
 def _objective(comparison: Comparison, hovers: Charts) -> Values | None:
@@ -223,35 +208,17 @@ def _shown(value: object) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-_SECTIONS: dict[str, Callable[[Comparison, Charts], Values | None]] = {  # by the name of the template
-    "curves": _curves,
-    "targets": _targets,
-    "equal_cost": _equal_cost,
-    "finals": _finals,
-    "classes": _classes,
-    "objective": _objective,
-    "fairness": charts.fairness,
-    "participation": charts.participation,
-    "conditions": charts.conditions,
-}
-
-
 @cache
 def _templates() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
 
     loader = FileSystemLoader(_FOLDER / "templates")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.globals |= {"SIZE": SIZE, "NEVER": tables.NEVER}
+    style, script = (Markup((_FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
+    made.globals |= {"SIZE": SIZE, "NEVER": tables.NEVER, "style": style, "script": script}
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return made
-
-
-def _made_here(text: str) -> str:
-    """Mark a text as HTML, so that no template escapes it."""
-    from markupsafe import Markup
-
-    return Markup(text)
 
 
 def render(name: str, values: Mapping[str, object]) -> str:
@@ -260,23 +227,31 @@ def render(name: str, values: Mapping[str, object]) -> str:
     >>> "its own &lt;b&gt; at the end" in render("fairness", {"cards": [], "metric": "<b>"})
     True
     """
-    return _made_here(_templates().get_template(f"{name}.html.j2").render(values))  # templates escape what they get
+    from markupsafe import Markup
 
-
-def asset(name: str) -> str:
-    """Return a file of this package, for a style or a script element."""
-    return _made_here((_FOLDER / name).read_text(encoding="utf-8"))
+    return Markup(_templates().get_template(f"{name}.html.j2").render(values))  # templates escape what they get
 
 
 def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
     """Return the whole page."""
     require("jinja2")
     hovers: Charts = {}
-    made = {name: make(comparison, hovers) for name, make in _SECTIONS.items()}
-    made["what_ran"] = _what_ran(comparison, problems)
+    targets = [tables.target_table(comparison, target) for target in comparison.targets]
+    num_classes = max(len(entry.class_accuracy) for entry in comparison.entries)
+    made = {  # by the name of the template
+        "curves": _curves(comparison, hovers),
+        "targets": {"tables": targets} if targets else None,
+        "equal_cost": {"table": tables.equal_cost_table(comparison)} if comparison.equal_costs else None,
+        "finals": _finals(comparison),
+        "classes": {"width": num_classes, "forgotten": _FORGOTTEN} if num_classes else None,
+        "objective": _objective(comparison, hovers),
+        "fairness": charts.fairness(comparison),
+        "participation": charts.participation(comparison),
+        "conditions": charts.conditions(comparison),
+        "what_ran": _what_ran(comparison, problems),
+    }
     entries, runs = comparison.entries, comparison.runs
     clients, chosen = runs[0].clients, colours(comparison)
-    names, reference = [entry.name for entry in entries], entries.index(comparison.reference)
     return render(
         "page",
         {
@@ -287,9 +262,6 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
             # A table of groups says how many clients are in each.
             "num_clients": int(clients["num_clients"].sum()) if "num_clients" in clients else len(clients["weight"]),
             "findings": findings(comparison),
-            "names": names,
-            "reference": reference,
-            "hidden": hidden(comparison),
             "sections": {
                 name: render(name, {"comparison": comparison, **values})
                 for name, values in made.items()
@@ -297,14 +269,12 @@ def page(comparison: Comparison, problems: Sequence[Problem] = ()) -> str:
             },
             "colours": chosen,
             "values": {
-                "names": names,
+                "names": [entry.name for entry in entries],
                 "colours": [colour for colour, _ in chosen],
-                "reference": reference,
+                "reference": entries.index(comparison.reference),
                 "hidden": hidden(comparison),
                 "rounds": max(float(run.metrics["round"][-1]) for run in runs),
                 "charts": hovers,
             },
-            "style": asset("page.css"),
-            "script": asset("page.js"),
         },
     )

@@ -130,13 +130,13 @@ def num_late(rounds: Vector) -> int:
     return max(1, math.ceil(0.2 * float(rounds[-1]) - 1e-9))
 
 
-def late_mean(rounds: Vector, values: Vector | None) -> float:
+def late_mean(rounds: Vector, values: Vector) -> float:
     """Return the mean of what was measured in the last fifth of the rounds; NaN for nothing.
 
     >>> late_mean(np.arange(1.0, 11.0), np.array([0.0] * 8 + [0.4, 0.6]))
     0.5
     """
-    late = np.empty(0) if values is None else values[rounds > rounds[-1] - num_late(rounds)]
+    late = values[rounds > rounds[-1] - num_late(rounds)]
     known = late[~np.isnan(late)]
     return float(known.mean()) if len(known) else math.nan
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fl_lightning.report.comparison import COSTS, Comparison, Entry
-from fl_lightning.report.statistics import Paired, Spread, spread
+from fl_lightning.report.statistics import Paired, Spread, paired, spread
 
 NEVER = "–"
 _COSTS = {"round": "rounds", "local_steps": "local steps", "computation_time": "computation time"}
@@ -165,7 +165,8 @@ def final_table(comparison: Comparison) -> Table:
 
 
 def _final_columns(comparison: Comparison, entry: Entry) -> list[Column]:
-    metric, averaged_metric = comparison.metric, comparison.averaged_metric
+    metric = comparison.metric
+    averaged_metric = f"averaged_{metric.removeprefix('test_')}"  # which runs may lack
     final, late = comparison.spread(entry), spread(entry.late().values())
     averaged = spread(entry.final(averaged_metric).values())
     best = spread(entry.best().values()).mean
@@ -238,7 +239,8 @@ def equal_cost_table(comparison: Comparison) -> Table | None:
 
 def _equal_cost_columns(comparison: Comparison, entry: Entry) -> Iterator[Column]:
     for axis, cost in comparison.equal_costs.items():
-        values, pair = comparison.at_equal_cost(entry, axis)
+        own, other = (each.at_cost(axis, comparison.metric, cost) for each in (entry, comparison.reference))
+        values, pair = spread(own.values()), paired(own, other)
         numbers = {
             f"{axis}_spent": cost,
             f"at_equal_{axis}": values.mean,

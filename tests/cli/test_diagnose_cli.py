@@ -45,6 +45,15 @@ def test_the_papers_mnist_without_its_data(in_folder, capsys):
     assert list(in_folder.iterdir()) == [in_folder / "diagnosis.png"]  # nothing was fetched, no run was made
 
 
+def test_an_algorithm_that_never_succeeds_is_left_out_and_the_others_are_diagnosed(in_folder, capsys, caplog):
+    (in_folder / "clients.csv").write_text("num_steps,failure_rate\n1,0.1\n10,0.5\n30,0\n")
+    code, out, _ = run(capsys, "--clients", "clients.csv", "--algorithms", "fedavg,fedacs,secaggfedacs")
+    assert code == 0
+    assert "Recommended: fedacs" in out
+    assert "secaggfedacs" not in out
+    assert caplog.messages == ["secaggfedacs is left out: no upload of any client would ever count"]
+
+
 def test_the_verdict_is_three_lines_before_the_few_that_matter(in_folder, capsys):
     assert main(["diagnose", "--config", "digits.yaml"]) == 0
     out = capsys.readouterr().out

@@ -14,7 +14,7 @@ from deployed import OBSERVED, config, deployed, made_grid
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.flower.client_app import app
 from fl_lightning.flower.messages import KEYS, MASKED, SHARES, BadMessageError
-from fl_lightning.flower.node_settings import Members, Node
+from fl_lightning.flower.node_settings import Node
 from fl_lightning.flower.secure_client import check_members, claim_round, public_identity, signature, state_folder
 from fl_lightning.secure import Participant
 
@@ -58,7 +58,7 @@ def test_a_node_remembers_rounds_of_each_task(tmp_path):
 @pytest.fixture
 def members(tmp_path):
     nodes = [Node(config="a.yaml", client=client, identity=str(tmp_path / f"{client}.key")) for client in range(3)]
-    known = Members({node.client: public_identity(node) for node in nodes})
+    known = {node.client: public_identity(node) for node in nodes}
     assert all(stat.S_IMODE((tmp_path / f"{node.client}.key").stat().st_mode) == 0o600 for node in nodes)
     keys = {node.client: Participant(node.client, "sum").public for node in nodes}
     signatures = {node.client: signature(node, "sum", keys[node.client]) for node in nodes}
