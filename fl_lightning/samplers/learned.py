@@ -5,10 +5,10 @@ import numpy.typing as npt
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.aggregator import mean_gradients
+from fl_lightning.aggregators.aggregator import mean_gradients, row_norms
 from fl_lightning.aggregators.client_rows import ClientRows
 from fl_lightning.parts.memory import Remembers, State
-from fl_lightning.types import IntVector, RoundResult, Vector, beside_float64, widened
+from fl_lightning.types import IntVector, RoundResult, Vector, widened
 
 _CHUNK = 1 << 16
 
@@ -22,16 +22,6 @@ def delivered_gradients(result: RoundResult) -> tuple[IntVector, torch.Tensor]:
     arrived = result.delivered[updates.clients] > 0  # an aggregator may have trained others as well
     updates = updates if arrived.all() else updates.rows(np.flatnonzero(arrived))
     return updates.clients, mean_gradients(updates, result.plan.profiles)
-
-
-def row_norms(rows: torch.Tensor) -> Vector:
-    """Return the Euclidean norm of each row in float64, (n,).
-
-    >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
-    [5.0, 0.0]
-    """
-    norms: Vector = torch.linalg.vector_norm(beside_float64(rows), dim=1, dtype=torch.float64).cpu().numpy()
-    return norms
 
 
 class LastNorms(Remembers):
