@@ -11,6 +11,9 @@ from fl_lightning.parts.memory import Remembers, State
 from fl_lightning.types import IntVector, RoundResult, Vector, widened
 
 _CHUNK = 1 << 16
+# A norm counts as at least this share of the average one: what is old may be wrong, and a client that is hardly ever
+# drawn would enter with a huge factor when it is.
+_FLOOR = 0.1
 
 
 def delivered_gradients(result: RoundResult) -> tuple[IntVector, torch.Tensor]:
@@ -25,17 +28,11 @@ def delivered_gradients(result: RoundResult) -> tuple[IntVector, torch.Tensor]:
 
 
 class LastNorms(Remembers):
-    """The norm of each client's mean gradient when it last arrived: M numbers.
-
-    Args:
-        floor: A norm counts as at least this share of the average one: what is old may be wrong, and a client that is
-            hardly ever drawn would enter with a huge factor when it is.
-    """
+    """The norm of each client's mean gradient when it last arrived: M numbers."""
 
     memory = ("norms",)
 
-    def __init__(self, floor: float = 0.1) -> None:
-        self.floor = floor
+    def __init__(self) -> None:
         self.norms: Vector = np.empty(0)  # NaN where nothing has arrived
 
     def observe(self, result: RoundResult) -> None:
@@ -54,7 +51,7 @@ class LastNorms(Remembers):
         average = float(known.mean()) if len(known) else 0.0
         if not average > 0:
             return np.ones(num_clients)
-        return np.maximum(np.where(np.isnan(self.norms), average, self.norms), self.floor * average)
+        return np.maximum(np.where(np.isnan(self.norms), average, self.norms), _FLOOR * average)
 
 
 class LastUpdates(Remembers):
