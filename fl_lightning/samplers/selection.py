@@ -7,9 +7,9 @@ import numpy as np
 
 from fl_lightning import theory
 from fl_lightning.parts.bases import Sampling
-from fl_lightning.parts.memory import State
+from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import Forecast, Probe
-from fl_lightning.parts.traits import SamplerTraits
+from fl_lightning.parts.traits import SamplerTraits, forwards
 from fl_lightning.samplers import Drawing, Sampler, WithReplacement
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import BoolVector, Cohort, IntVector, Profiles, RoundResult, Vector
@@ -23,6 +23,7 @@ class HasRounds(Protocol):
     rounds: int  # R
 
 
+@forwards(Remembers, "sampler")
 class Selection(Sampling):
     r"""Draws the clients of each round by a sampler.
 
@@ -73,15 +74,10 @@ class Selection(Sampling):
             raise ValueError(
                 f"clients_per_round={clients_per_round} must be a number of clients (at least 1) or a share in (0, 1)"
             )
-        self.sampler = sampler
+        self.sampler = self.wrapped = sampler
         self.clients_per_round = clients_per_round
         self.drawing = drawing
         self.absent = absent
-
-    @property
-    def wrapped(self) -> Sampler:
-        """The part inside, see :func:`fl_lightning.parts.traits.layers`."""
-        return self.sampler
 
     @property
     def traits(self) -> SamplerTraits:
@@ -204,18 +200,6 @@ class Selection(Sampling):
     def on_round_end(self, loop: object, result: RoundResult) -> None:
         """Let the sampler learn from what was delivered."""
         self.sampler.observe(result)
-
-    def start_anew(self) -> None:
-        """Let the sampler forget what it learned in an earlier run."""
-        self.sampler.start_anew()
-
-    def state_dict(self) -> State:
-        """Return what the sampler has learned."""
-        return self.sampler.state_dict()
-
-    def load_state_dict(self, state_dict: State) -> None:
-        """Take it back."""
-        self.sampler.load_state_dict(state_dict)
 
 
 def _of_reachable(profiles: Profiles) -> Profiles:
