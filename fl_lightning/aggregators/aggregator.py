@@ -72,8 +72,9 @@ class Aggregator(Remembers):
         return PLAIN
 
     def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
-        """Return the clients whose training somebody will see; by default those whose upload arrives."""
-        return plan.cohort.clients[delivered[plan.cohort.clients] > 0]
+        """Return the clients whose training somebody will see: those whose upload arrives, or all who are drawn."""
+        drawn = plan.cohort.clients
+        return drawn if self.traits.needs_lost_updates else drawn[delivered[drawn] > 0]
 
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the aggregated Delta, (d,)."""
