@@ -11,6 +11,7 @@ from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import Forecast, Probe
 from fl_lightning.parts.traits import SamplerTraits, forwards
 from fl_lightning.samplers import Drawing, Sampler, WithReplacement
+from fl_lightning.samplers.sampler import among
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import BoolVector, Cohort, IntVector, Profiles, RoundResult, Vector
 
@@ -205,17 +206,6 @@ class Selection(Sampling):
 def _of_reachable(profiles: Profiles) -> Profiles:
     """Return what a sampler sees: clients that cannot be drawn have no weight."""
     return profiles if profiles.available is None else replace(profiles, weights=profiles.reachable_weights)
-
-
-def among(probabilities: Vector, available: BoolVector) -> Vector:
-    """Return the probabilities of those who can be drawn, summing to 1; all of them alike where nobody was wanted.
-
-    >>> among(np.array([0.5, 0.3, 0.2]), np.array([True, False, True])).round(3).tolist()
-    [0.714, 0.0, 0.286]
-    """
-    kept = np.where(available, probabilities, 0.0)
-    total = kept.sum()
-    return kept / total if total > 0 else available / available.sum()
 
 
 def number_of(wanted: int | float, num_clients: int) -> int:
