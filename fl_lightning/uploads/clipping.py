@@ -91,10 +91,8 @@ class Clip(Upload):
 
     def _measure(self, updates: Updates, factors: Vector) -> None:
         clients = updates.clients
-        arrivals, known = self._arrivals.copy(), self._factors.copy()
-        arrivals[clients] += 1
-        known[clients] += (factors - known[clients]) / np.minimum(arrivals[clients], _MEMORY)
-        self._arrivals, self._factors = arrivals, known
+        self._arrivals[clients] += 1
+        self._factors[clients] += (factors - self._factors[clients]) / np.minimum(self._arrivals[clients], _MEMORY)
         clipped = float((factors < 1).mean()) if len(factors) else float("nan")
         mean = float(factors.mean()) if len(factors) else float("nan")
         self._last = {"clip_norm": self.norm, "clip_factor": mean, "clipped_share": clipped}
