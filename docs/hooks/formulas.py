@@ -4,6 +4,7 @@
 same form before they are rendered, and their doctests into blocks of code.
 """
 
+import ast
 import html
 import re
 from typing import Any
@@ -19,12 +20,17 @@ _DIRECTIVE = re.compile(r"^([ \t]*)\.\. math::[ \t]*(.*?)(?=\n[ \t]*\n|\Z)", re.
 
 
 class Docstrings(griffe.Extension):
-    """Turns the math and the doctests of docstrings into those of pages."""
+    """Turns the math and the doctests of docstrings into those of pages, and shows what packages import as theirs."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change the docstring of whatever was found."""
         if obj.docstring is not None:
             obj.docstring.value = with_blocks(with_dollars(obj.docstring.value))
+
+    def on_alias_instance(self, *, node: ast.ImportFrom, alias: griffe.Alias, **_: Any) -> None:
+        """Show ``Name`` on the page of a package with ``from package.file import Name as Name``."""
+        if any(each.name == each.asname == alias.name for each in node.names):
+            alias.public = True
 
 
 def with_dollars(text: str) -> str:

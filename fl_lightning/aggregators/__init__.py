@@ -1,72 +1,39 @@
 """Aggregators: the factor c on a delivered update, and memory where an algorithm has one."""
 
-from fl_lightning.aggregators.aggregator import Aggregator
-from fl_lightning.aggregators.cafedavg import CommunicationAware, CommunicationAwareNormalizedMean
-from fl_lightning.aggregators.client_rows import RowStorage
-from fl_lightning.aggregators.fedar import RectifiedMean
-from fl_lightning.aggregators.fedau import EstimatedParticipation, ParticipationIntervals
-from fl_lightning.aggregators.fedavg import AnonymousMean
-from fl_lightning.aggregators.fednova import IncompleteWork, NormalizedMean
-from fl_lightning.aggregators.fedpbc import EchoedInnovations, PostponedBroadcast, ReweightedProgress
-from fl_lightning.aggregators.fedvarp import LastKnownUpdates, MemorizedMean, RecentMean, StaleMixture
-from fl_lightning.aggregators.focus import DynamicRegularizer, PushPull, UplinkMerge
-from fl_lightning.aggregators.robust import (
-    CoordinateMedian,
-    GeometricMedian,
-    Krum,
-    NormBound,
-    RobustAggregator,
-    TrimmedMean,
-)
-from fl_lightning.aggregators.safa import LagTolerant
-from fl_lightning.aggregators.scaffold import AdaptiveControlVariates, ControlVariates
-from fl_lightning.aggregators.secure import SecureSum
-from fl_lightning.aggregators.server_optimizers import (
-    Amplified,
-    Extrapolated,
-    ServerAdam,
-    ServerMomentum,
-    ServerOptimizer,
-    ServerYogi,
-)
-from fl_lightning.parts.traits import AggregatorTraits
-
-__all__ = [
-    "AdaptiveControlVariates",
-    "Aggregator",
-    "AggregatorTraits",
-    "Amplified",
-    "AnonymousMean",
-    "CommunicationAware",
-    "CommunicationAwareNormalizedMean",
-    "ControlVariates",
-    "CoordinateMedian",
-    "DynamicRegularizer",
-    "EchoedInnovations",
-    "EstimatedParticipation",
-    "Extrapolated",
-    "GeometricMedian",
-    "IncompleteWork",
-    "Krum",
-    "LagTolerant",
-    "LastKnownUpdates",
-    "MemorizedMean",
-    "NormBound",
-    "NormalizedMean",
-    "ParticipationIntervals",
-    "PostponedBroadcast",
-    "PushPull",
-    "RecentMean",
-    "RectifiedMean",
-    "ReweightedProgress",
-    "RobustAggregator",
-    "RowStorage",
-    "SecureSum",
-    "ServerAdam",
-    "ServerMomentum",
-    "ServerOptimizer",
-    "ServerYogi",
-    "StaleMixture",
-    "TrimmedMean",
-    "UplinkMerge",
-]
+from fl_lightning.aggregators.aggregator import Aggregator as Aggregator
+from fl_lightning.aggregators.cafedavg import CommunicationAware as CommunicationAware
+from fl_lightning.aggregators.cafedavg import CommunicationAwareNormalizedMean as CommunicationAwareNormalizedMean
+from fl_lightning.aggregators.client_rows import RowStorage as RowStorage
+from fl_lightning.aggregators.fedar import RectifiedMean as RectifiedMean
+from fl_lightning.aggregators.fedau import EstimatedParticipation as EstimatedParticipation
+from fl_lightning.aggregators.fedau import ParticipationIntervals as ParticipationIntervals
+from fl_lightning.aggregators.fedavg import AnonymousMean as AnonymousMean
+from fl_lightning.aggregators.fednova import IncompleteWork as IncompleteWork
+from fl_lightning.aggregators.fednova import NormalizedMean as NormalizedMean
+from fl_lightning.aggregators.fedpbc import EchoedInnovations as EchoedInnovations
+from fl_lightning.aggregators.fedpbc import PostponedBroadcast as PostponedBroadcast
+from fl_lightning.aggregators.fedpbc import ReweightedProgress as ReweightedProgress
+from fl_lightning.aggregators.fedvarp import LastKnownUpdates as LastKnownUpdates
+from fl_lightning.aggregators.fedvarp import MemorizedMean as MemorizedMean
+from fl_lightning.aggregators.fedvarp import RecentMean as RecentMean
+from fl_lightning.aggregators.fedvarp import StaleMixture as StaleMixture
+from fl_lightning.aggregators.focus import DynamicRegularizer as DynamicRegularizer
+from fl_lightning.aggregators.focus import PushPull as PushPull
+from fl_lightning.aggregators.focus import UplinkMerge as UplinkMerge
+from fl_lightning.aggregators.robust import CoordinateMedian as CoordinateMedian
+from fl_lightning.aggregators.robust import GeometricMedian as GeometricMedian
+from fl_lightning.aggregators.robust import Krum as Krum
+from fl_lightning.aggregators.robust import NormBound as NormBound
+from fl_lightning.aggregators.robust import RobustAggregator as RobustAggregator
+from fl_lightning.aggregators.robust import TrimmedMean as TrimmedMean
+from fl_lightning.aggregators.safa import LagTolerant as LagTolerant
+from fl_lightning.aggregators.scaffold import AdaptiveControlVariates as AdaptiveControlVariates
+from fl_lightning.aggregators.scaffold import ControlVariates as ControlVariates
+from fl_lightning.aggregators.secure import SecureSum as SecureSum
+from fl_lightning.aggregators.server_optimizers import Amplified as Amplified
+from fl_lightning.aggregators.server_optimizers import Extrapolated as Extrapolated
+from fl_lightning.aggregators.server_optimizers import ServerAdam as ServerAdam
+from fl_lightning.aggregators.server_optimizers import ServerMomentum as ServerMomentum
+from fl_lightning.aggregators.server_optimizers import ServerOptimizer as ServerOptimizer
+from fl_lightning.aggregators.server_optimizers import ServerYogi as ServerYogi
+from fl_lightning.parts.traits import AggregatorTraits as AggregatorTraits

@@ -9,7 +9,7 @@ from typing_extensions import override
 from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import PLAIN, Handout
 from fl_lightning.parts.traits import AggregatorTraits, check_declared
-from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector
+from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, Updates, Vector, beside_float64
 
 Draw = Callable[[np.random.Generator], IntVector]
 _PLAIN = AggregatorTraits()
@@ -72,8 +72,9 @@ class Aggregator(Remembers):
         return PLAIN
 
     def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
-        """Return the clients whose training somebody will see; by default those whose upload arrives."""
-        return plan.cohort.clients[delivered[plan.cohort.clients] > 0]
+        """Return the clients whose training somebody will see: those whose upload arrives, or all who are drawn."""
+        drawn = plan.cohort.clients
+        return drawn if self.traits.needs_lost_updates else drawn[delivered[drawn] > 0]
 
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the aggregated Delta, (d,)."""
@@ -97,6 +98,15 @@ def delivered_shares(factors: Vector, updates: Updates, delivered: IntVector, pl
 def mean_gradients(updates: Updates, profiles: Profiles) -> torch.Tensor:
     """Return Delta / A, which does not grow with the number of local steps, (n, d)."""
     return updates.deltas / torch.from_numpy(profiles.accumulation[updates.clients]).to(updates.deltas)[:, None]
+
+
+def row_norms(rows: torch.Tensor) -> Vector:
+    """Return the length of each row, (n,); a long row of float32 is added up in blocks, so that nothing is lost.
+
+    >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
+    [5.0, 0.0]
+    """
+    return torch.linalg.vector_norm(beside_float64(rows), dim=1, dtype=torch.float64).cpu().numpy()
 
 
 def weighted_sum(shares: Vector, rows: torch.Tensor) -> torch.Tensor:

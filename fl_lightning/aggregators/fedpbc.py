@@ -85,11 +85,6 @@ class PostponedBroadcast(OwnModels):
         return matching_coefficients(cohort.probabilities * cohort.coefficients, profiles, cohort)
 
     @override
-    def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
-        """Return all who were drawn: lost training lives on in the client's model."""
-        return plan.cohort.clients
-
-    @override
     def step(self, weights: torch.Tensor, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         """Return the way from the mean of the delivered models to the global one."""
         cohort, clients = plan.cohort, updates.clients

@@ -29,6 +29,7 @@ class PushPull(CorrectsGradients):
     """
 
     traits = AggregatorTraits(only_sums=False, keeps="client vectors", counts_absent=True)
+    follows_all = False  # whether local steps follow c as well
 
     @override
     def coefficients(self, profiles: Profiles, cohort: Cohort) -> Vector:
@@ -38,19 +39,15 @@ class PushPull(CorrectsGradients):
 
     @override
     def shift(self, client: int) -> torch.Tensor:
-        """Return what a client adds to its gradients: minus its own vector."""
-        return -self.client_controls.of(client)
+        own = -self.client_controls.of(client)
+        return self.server_control + own if self.follows_all else own
 
     @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         profiles = plan.profiles
-        changes = mean_gradients(updates, profiles) - self.common_shift()
+        changes = mean_gradients(updates, profiles) - (self.server_control if self.follows_all else 0.0)
         self.change(updates.clients, changes, profiles.weights[updates.clients] * (delivered[updates.clients] > 0))
         return mean_accumulation(profiles.weights, profiles.accumulation) * self.server_control
-
-    def common_shift(self) -> torch.Tensor | float:
-        """Return what all clients add to their gradients."""
-        return 0.0
 
 
 class UplinkMerge(PushPull):
@@ -70,15 +67,7 @@ class UplinkMerge(PushPull):
     """
 
     traits = AggregatorTraits(only_sums=False, keeps="client vectors", counts_absent=True, num_downloaded=2)
-
-    @override
-    def shift(self, client: int) -> torch.Tensor:
-        """Return what a client adds to its gradients, c - c_m."""
-        return self.server_control + super().shift(client)
-
-    @override
-    def common_shift(self) -> torch.Tensor:
-        return self.server_control
+    follows_all = True
 
 
 class DynamicRegularizer(PushPull):

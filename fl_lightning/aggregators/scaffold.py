@@ -99,11 +99,6 @@ class ControlVariates(CorrectsGradients):
         return matching_coefficients(length * profiles.weights / profiles.accumulation, profiles, cohort)
 
     @override
-    def trains(self, plan: RoundPlan, delivered: IntVector) -> IntVector:
-        """Return whose training changes something: with ``always`` that of lost clients does too."""
-        return super().trains(plan, delivered) if self.commit == "ack" else plan.cohort.clients
-
-    @override
     def direction(self, updates: Updates, delivered: IntVector, plan: RoundPlan) -> torch.Tensor:
         committed = plan.profiles.weights[updates.clients] * (delivered[updates.clients] > 0)
         self.change(updates.clients, mean_gradients(updates, plan.profiles) - self.server_control, committed)

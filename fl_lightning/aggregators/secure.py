@@ -8,6 +8,7 @@ from fl_lightning.aggregators.aggregator import Aggregator, Draw
 from fl_lightning.parts.traits import AggregatorTraits, layers
 from fl_lightning.secure.primitives import Bits, FixedPoint, library
 from fl_lightning.secure.protocol import exchanged_bytes, secure_sum
+from fl_lightning.theory.sampling import fewer_others
 from fl_lightning.types import Cohort, IntVector, Profiles, RoundPlan, RoundResult, Updates, Vector
 
 _COHORTS = 256  # over the number of draws: how many cohorts are drawn to see how often a sum fails
@@ -152,15 +153,7 @@ def _enough_others(arriving: Vector, needed: int) -> Vector:
     >>> _enough_others(np.array([0.5, 0.5, 1.0]), 2).tolist()
     [1.0, 1.0, 0.75]
     """
-    table = np.zeros((len(arriving), max(needed - 1, 0)))  # P(k others arrive) for k below what is needed of them
-    table[:, :1] = 1.0
-    for other, rate in enumerate(arriving):
-        shifted = np.zeros_like(table)
-        shifted[:, 1:] = table[:, :-1]
-        after = (1 - rate) * table + rate * shifted
-        after[other] = table[other]
-        table = after
-    return np.asarray(1 - table.sum(axis=1), dtype=np.float64)
+    return 1 - fewer_others(arriving[:, None], needed - 1)[:, 0]
 
 
 def sum_of(aggregator: Aggregator) -> SecureSum | None:

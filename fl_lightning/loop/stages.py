@@ -132,7 +132,7 @@ class Stages:
         stages: list[Callable[[Received, ModelState], Received]] = []
         if self.engine.is_elsewhere:
             stages.append(self._reported)
-        private = uploads.private
+        private = uploads.noise is not None
         stages.append(lambda received, state: faults(received, state, private))
         if uploads.steps:
             seed = self.planner.seed

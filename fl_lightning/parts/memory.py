@@ -3,7 +3,7 @@
 import copy
 import io
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
@@ -109,23 +109,20 @@ def decode(file: BinaryIO) -> Any:
     Raises:
         ValueError: If it holds compressed records, or is of an old format, whose size nothing shows.
     """
+    length = file.seek(0, io.SEEK_END)
     try:
         with zipfile.ZipFile(file) as archive:
             records = archive.infolist()
-            pickles = [archive.read(each) for each in records if each.filename.endswith(".pkl") and not _packed([each])]
+            packed = any(each.compress_type != zipfile.ZIP_STORED for each in records)
+            if packed or sum(each.file_size for each in records) > length:
+                raise ValueError("it holds compressed records")
+            pickles = [archive.read(each) for each in records if each.filename.endswith(".pkl")]
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise ValueError(f"it is not what torch.save writes ({error})") from None
-    length = file.seek(0, io.SEEK_END)
-    if _packed(records) or sum(each.file_size for each in records) > length:
-        raise ValueError("it holds compressed records")
     if any(b"bytearray" in each for each in pickles):  # which torch lets a file make of any length
         raise ValueError("it holds a bytearray")
     file.seek(0)
     return torch.load(file, weights_only=True, map_location="cpu")
-
-
-def _packed(records: Sequence[zipfile.ZipInfo]) -> bool:
-    return any(each.compress_type != zipfile.ZIP_STORED for each in records)
 
 
 def _key(name: str) -> str:

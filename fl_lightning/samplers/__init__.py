@@ -1,66 +1,33 @@
 """Samplers: the probabilities p with which clients are drawn."""
 
-from fl_lightning.parts.traits import SamplerTraits
-from fl_lightning.samplers.cafed import CorrelationAware
-from fl_lightning.samplers.clustered import ClusteredBySimilarity, ClusteredBySize
-from fl_lightning.samplers.consistent import Consistent, VarianceOptimal, WorkAware
-from fl_lightning.samplers.delta import DiversityBased
-from fl_lightning.samplers.divfl import SubmodularSelection
-from fl_lightning.samplers.f3ast import TrackedRates
-from fl_lightning.samplers.fedacs import HeterogeneityAware
-from fl_lightning.samplers.fedcote import LabelMatching
-from fl_lightning.samplers.fedcs import FastestCandidates
-from fl_lightning.samplers.hics import EntropyClusters
-from fl_lightning.samplers.oort import UtilityBased
-from fl_lightning.samplers.optimal import NormProportional
-from fl_lightning.samplers.power_of_choice import PowerOfChoice
-from fl_lightning.samplers.refl import LeastAvailable
-from fl_lightning.samplers.sampler import (
-    Certain,
-    Drawing,
-    FullParticipation,
-    Importance,
-    Independent,
-    Sampler,
-    Systematic,
-    Uniform,
-    WithoutReplacement,
-    WithReplacement,
-)
-from fl_lightning.samplers.separated import Separated
-from fl_lightning.samplers.successive import Successive
-from fl_lightning.samplers.tifl import Tiers
-
-__all__ = [
-    "Certain",
-    "ClusteredBySimilarity",
-    "ClusteredBySize",
-    "Consistent",
-    "CorrelationAware",
-    "DiversityBased",
-    "Drawing",
-    "EntropyClusters",
-    "FastestCandidates",
-    "FullParticipation",
-    "HeterogeneityAware",
-    "Importance",
-    "Independent",
-    "LabelMatching",
-    "LeastAvailable",
-    "NormProportional",
-    "PowerOfChoice",
-    "Sampler",
-    "SamplerTraits",
-    "Separated",
-    "SubmodularSelection",
-    "Successive",
-    "Systematic",
-    "Tiers",
-    "TrackedRates",
-    "Uniform",
-    "UtilityBased",
-    "VarianceOptimal",
-    "WithReplacement",
-    "WithoutReplacement",
-    "WorkAware",
-]
+from fl_lightning.parts.traits import SamplerTraits as SamplerTraits
+from fl_lightning.samplers.cafed import CorrelationAware as CorrelationAware
+from fl_lightning.samplers.clustered import ClusteredBySimilarity as ClusteredBySimilarity
+from fl_lightning.samplers.clustered import ClusteredBySize as ClusteredBySize
+from fl_lightning.samplers.consistent import Consistent as Consistent
+from fl_lightning.samplers.consistent import VarianceOptimal as VarianceOptimal
+from fl_lightning.samplers.consistent import WorkAware as WorkAware
+from fl_lightning.samplers.delta import DiversityBased as DiversityBased
+from fl_lightning.samplers.divfl import SubmodularSelection as SubmodularSelection
+from fl_lightning.samplers.f3ast import TrackedRates as TrackedRates
+from fl_lightning.samplers.fedacs import HeterogeneityAware as HeterogeneityAware
+from fl_lightning.samplers.fedcote import LabelMatching as LabelMatching
+from fl_lightning.samplers.fedcs import FastestCandidates as FastestCandidates
+from fl_lightning.samplers.hics import EntropyClusters as EntropyClusters
+from fl_lightning.samplers.oort import UtilityBased as UtilityBased
+from fl_lightning.samplers.optimal import NormProportional as NormProportional
+from fl_lightning.samplers.power_of_choice import PowerOfChoice as PowerOfChoice
+from fl_lightning.samplers.refl import LeastAvailable as LeastAvailable
+from fl_lightning.samplers.sampler import Certain as Certain
+from fl_lightning.samplers.sampler import Drawing as Drawing
+from fl_lightning.samplers.sampler import FullParticipation as FullParticipation
+from fl_lightning.samplers.sampler import Importance as Importance
+from fl_lightning.samplers.sampler import Independent as Independent
+from fl_lightning.samplers.sampler import Sampler as Sampler
+from fl_lightning.samplers.sampler import Systematic as Systematic
+from fl_lightning.samplers.sampler import Uniform as Uniform
+from fl_lightning.samplers.sampler import WithoutReplacement as WithoutReplacement
+from fl_lightning.samplers.sampler import WithReplacement as WithReplacement
+from fl_lightning.samplers.separated import Separated as Separated
+from fl_lightning.samplers.successive import Successive as Successive
+from fl_lightning.samplers.tifl import Tiers as Tiers

@@ -99,10 +99,8 @@ class CorrelationAware(FullParticipation):
         state = np.where(drawn, result.delivered > 0, np.where(away, 0, -1))
         self._known, self._arrived = self._known + (state >= 0), self._arrived + (state == 1)
         both = np.flatnonzero((state >= 0) & (self._last >= 0))
-        pairs = self._pairs.copy()
-        pairs[self._last[both], state[both], both] += 1
-        self._pairs, self._last = pairs, state
-        losses, updates = self._losses.copy(), result.updates
+        self._pairs[self._last[both], state[both], both] += 1
+        self._last = state
+        updates = result.updates
         sound = np.isfinite(updates.losses) & (result.delivered[updates.clients] > 0)
-        losses[updates.clients[sound]] = updates.losses[sound]
-        self._losses = losses
+        self._losses[updates.clients[sound]] = updates.losses[sound]

@@ -3,8 +3,9 @@
 import numpy as np
 from typing_extensions import override
 
+from fl_lightning.aggregators.aggregator import row_norms
 from fl_lightning.parts.traits import SamplerTraits
-from fl_lightning.samplers.learned import delivered_gradients, row_norms
+from fl_lightning.samplers.learned import delivered_gradients
 from fl_lightning.samplers.sampler import Sampler, unbiased_coefficients
 from fl_lightning.types import Profiles, RoundResult, Vector
 

@@ -8,7 +8,7 @@ from typing_extensions import override
 from fl_lightning.parts.protocols import Probe
 from fl_lightning.parts.traits import SamplerTraits
 from fl_lightning.samplers.learned import LastUpdates, distances
-from fl_lightning.samplers.sampler import SelectsByRule, unbiased_coefficients
+from fl_lightning.samplers.sampler import SelectsByRule, among, unbiased_coefficients
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import BoolVector, IntVector, Profiles, RoundResult, Vector
 
@@ -98,10 +98,7 @@ class SubmodularSelection(SelectsByRule):
             nearest = self.selected[np.argmin(apart[:, self.selected], axis=1)]
             self._shares = np.bincount(nearest, profiles.weights, num_clients).astype(np.float64)
         else:
-            counts = np.bincount(self.selected, minlength=num_clients)
-            own = counts * profiles.weights
-            # Clients without a weight share evenly where nobody else was selected.
-            self._shares = own / own.sum() if own.sum() > 0 else counts / counts.sum()
+            self._shares = among(profiles.weights, np.isin(np.arange(num_clients), self.selected))
 
     @override
     def probabilities(self, profiles: Profiles, num_draws: int) -> Vector:

@@ -5,12 +5,15 @@ import numpy.typing as npt
 import torch
 from typing_extensions import override
 
-from fl_lightning.aggregators.aggregator import mean_gradients
+from fl_lightning.aggregators.aggregator import mean_gradients, row_norms
 from fl_lightning.aggregators.client_rows import ClientRows
 from fl_lightning.parts.memory import Remembers, State
-from fl_lightning.types import IntVector, RoundResult, Vector, beside_float64, widened
+from fl_lightning.types import IntVector, RoundResult, Vector, widened
 
 _CHUNK = 1 << 16
+# A norm counts as at least this share of the average one: what is old may be wrong, and a client that is hardly ever
+# drawn would enter with a huge factor when it is.
+_FLOOR = 0.1
 
 
 def delivered_gradients(result: RoundResult) -> tuple[IntVector, torch.Tensor]:
@@ -24,28 +27,12 @@ def delivered_gradients(result: RoundResult) -> tuple[IntVector, torch.Tensor]:
     return updates.clients, mean_gradients(updates, result.plan.profiles)
 
 
-def row_norms(rows: torch.Tensor) -> Vector:
-    """Return the Euclidean norm of each row in float64, (n,).
-
-    >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
-    [5.0, 0.0]
-    """
-    norms: Vector = torch.linalg.vector_norm(beside_float64(rows), dim=1, dtype=torch.float64).cpu().numpy()
-    return norms
-
-
 class LastNorms(Remembers):
-    """The norm of each client's mean gradient when it last arrived: M numbers.
-
-    Args:
-        floor: A norm counts as at least this share of the average one: what is old may be wrong, and a client that is
-            hardly ever drawn would enter with a huge factor when it is.
-    """
+    """The norm of each client's mean gradient when it last arrived: M numbers."""
 
     memory = ("norms",)
 
-    def __init__(self, floor: float = 0.1) -> None:
-        self.floor = floor
+    def __init__(self) -> None:
         self.norms: Vector = np.empty(0)  # NaN where nothing has arrived
 
     def observe(self, result: RoundResult) -> None:
@@ -55,7 +42,6 @@ class LastNorms(Remembers):
         clients, rows = delivered_gradients(result)
         norms = row_norms(rows)
         finite = np.isfinite(norms)
-        self.norms = self.norms.copy()
         self.norms[clients[finite]] = norms[finite]
 
     def estimate(self, num_clients: int) -> Vector:
@@ -64,7 +50,7 @@ class LastNorms(Remembers):
         average = float(known.mean()) if len(known) else 0.0
         if not average > 0:
             return np.ones(num_clients)
-        return np.maximum(np.where(np.isnan(self.norms), average, self.norms), self.floor * average)
+        return np.maximum(np.where(np.isnan(self.norms), average, self.norms), _FLOOR * average)
 
 
 class LastUpdates(Remembers):

@@ -126,7 +126,6 @@ class UtilityBased(Sampler):
             self._when = np.zeros(profiles.num_clients, dtype=np.int64)
         sound = np.isfinite(updates.losses) & (result.delivered[updates.clients] > 0)
         clients, losses = updates.clients[sound], updates.losses[sound]
-        self._losses, self._when = self._losses.copy(), self._when.copy()
         self._losses[clients], self._when[clients] = losses, result.plan.index
         self._finished = result.plan.index
         self._gains = np.append(self._gains, float(profiles.weights[clients] @ losses))[-2 * self.pace :]

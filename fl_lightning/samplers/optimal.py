@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from fl_lightning.aggregators.aggregator import row_norms
 from fl_lightning.parts.protocols import Probe
 from fl_lightning.parts.traits import SamplerTraits
-from fl_lightning.samplers.learned import LastNorms, row_norms
+from fl_lightning.samplers.learned import LastNorms
 from fl_lightning.samplers.sampler import Drawing, Independent, Sampler, unbiased_coefficients
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import Profiles, RoundResult, Vector

@@ -10,7 +10,7 @@ from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import Forecast, Probe
 from fl_lightning.parts.traits import SamplerTraits, check_declared
 from fl_lightning.theory.checks import one_of
-from fl_lightning.types import IntVector, Profiles, RoundResult, Vector
+from fl_lightning.types import BoolVector, IntVector, Profiles, RoundResult, Vector
 
 Order = Literal["random", "fixed"]
 _PLAIN = SamplerTraits()
@@ -238,6 +238,17 @@ def unbiased_coefficients(weights: Vector, probabilities: Vector) -> Vector:
     [2.0, 0.666667, 0.0]
     """
     return np.divide(weights, probabilities, out=np.zeros_like(weights), where=probabilities > 0)
+
+
+def among(probabilities: Vector, available: BoolVector) -> Vector:
+    """Return the probabilities of those who can be drawn, summing to 1; all of them alike where nobody was wanted.
+
+    >>> among(np.array([0.5, 0.3, 0.2]), np.array([True, False, True])).round(3).tolist()
+    [0.714, 0.0, 0.286]
+    """
+    kept = np.where(available, probabilities, 0.0)
+    total = kept.sum()
+    return kept / total if total > 0 else available / available.sum()
 
 
 class SelectsByRule(Sampler):

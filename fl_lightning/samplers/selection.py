@@ -7,10 +7,11 @@ import numpy as np
 
 from fl_lightning import theory
 from fl_lightning.parts.bases import Sampling
-from fl_lightning.parts.memory import State
+from fl_lightning.parts.memory import Remembers
 from fl_lightning.parts.protocols import Forecast, Probe
-from fl_lightning.parts.traits import SamplerTraits
+from fl_lightning.parts.traits import SamplerTraits, forwards
 from fl_lightning.samplers import Drawing, Sampler, WithReplacement
+from fl_lightning.samplers.sampler import among
 from fl_lightning.theory.checks import one_of
 from fl_lightning.types import BoolVector, Cohort, IntVector, Profiles, RoundResult, Vector
 
@@ -23,6 +24,7 @@ class HasRounds(Protocol):
     rounds: int  # R
 
 
+@forwards(Remembers, "sampler")
 class Selection(Sampling):
     r"""Draws the clients of each round by a sampler.
 
@@ -73,15 +75,10 @@ class Selection(Sampling):
             raise ValueError(
                 f"clients_per_round={clients_per_round} must be a number of clients (at least 1) or a share in (0, 1)"
             )
-        self.sampler = sampler
+        self.sampler = self.wrapped = sampler
         self.clients_per_round = clients_per_round
         self.drawing = drawing
         self.absent = absent
-
-    @property
-    def wrapped(self) -> Sampler:
-        """The part inside, see :func:`fl_lightning.parts.traits.layers`."""
-        return self.sampler
 
     @property
     def traits(self) -> SamplerTraits:
@@ -205,33 +202,10 @@ class Selection(Sampling):
         """Let the sampler learn from what was delivered."""
         self.sampler.observe(result)
 
-    def start_anew(self) -> None:
-        """Let the sampler forget what it learned in an earlier run."""
-        self.sampler.start_anew()
-
-    def state_dict(self) -> State:
-        """Return what the sampler has learned."""
-        return self.sampler.state_dict()
-
-    def load_state_dict(self, state_dict: State) -> None:
-        """Take it back."""
-        self.sampler.load_state_dict(state_dict)
-
 
 def _of_reachable(profiles: Profiles) -> Profiles:
     """Return what a sampler sees: clients that cannot be drawn have no weight."""
     return profiles if profiles.available is None else replace(profiles, weights=profiles.reachable_weights)
-
-
-def among(probabilities: Vector, available: BoolVector) -> Vector:
-    """Return the probabilities of those who can be drawn, summing to 1; all of them alike where nobody was wanted.
-
-    >>> among(np.array([0.5, 0.3, 0.2]), np.array([True, False, True])).round(3).tolist()
-    [0.714, 0.0, 0.286]
-    """
-    kept = np.where(available, probabilities, 0.0)
-    total = kept.sum()
-    return kept / total if total > 0 else available / available.sum()
 
 
 def number_of(wanted: int | float, num_clients: int) -> int:

@@ -1,5 +1,7 @@
 """Clients that are not always there: whom rounds count, how many they draw, and how far a day moves the model."""
 
+from functools import reduce
+
 import numpy as np
 import numpy.typing as npt
 
@@ -45,12 +47,7 @@ def numbers_there(presence: npt.ArrayLike) -> Vector:
     [0.25, 0.5, 0.25]
     """
     (a,) = columns(presence=presence)
-    chances = np.zeros(len(a) + 1)
-    chances[0] = 1.0
-    for each in a:
-        chances[1:] = chances[1:] * (1 - each) + chances[:-1] * each
-        chances[0] *= 1 - each
-    return chances
+    return reduce(np.convolve, np.stack([1 - a, a], axis=1), np.ones(1))
 
 
 def expected_draws(presence: npt.ArrayLike, num_draws: int) -> tuple[float, float]:

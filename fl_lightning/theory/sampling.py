@@ -179,7 +179,7 @@ def successive_inclusion(probabilities: npt.ArrayLike, num_draws: int) -> Vector
         return inclusion
     times = time * np.exp(np.arange(-22.0 - math.log(max(1.0, own.max() * time)), 6.0, _LOG_STEP))
     density = np.outer(own, times) * np.exp(-np.outer(own, times))
-    inclusion[drawable] = _LOG_STEP * (density * _fewer_others(-np.expm1(-np.outer(own, times)), num_draws)).sum(axis=1)
+    inclusion[drawable] = _LOG_STEP * (density * fewer_others(-np.expm1(-np.outer(own, times)), num_draws)).sum(axis=1)
     return inclusion
 
 
@@ -193,15 +193,20 @@ def _time_of_draws(probabilities: Vector, num_draws: int) -> float:
     return math.exp(high)
 
 
-def _fewer_others(chances: Vector, num_draws: int) -> Vector:
-    """Return P(fewer than K others than m happen) of independent events, of each m at each time, (M, times)."""
+def fewer_others(chances: Vector, num_draws: int) -> Vector:
+    """Return P(fewer than K others than m happen) of independent events, of each m at each time, (M, times).
+
+    >>> fewer_others(np.array([[0.5], [0.5], [1.0]]), 1)[:, 0].tolist()
+    [0.0, 0.0, 0.25]
+    """
     counts = np.zeros((num_draws, *chances.shape))  # P(k of the others so far), k < K
     counts[0] = 1.0
     for client, chance in enumerate(chances):
         other = np.tile(chance, (len(chances), 1))
         other[client] = 0.0  # is no other of its own
-        counts[1:] += other * (counts[:-1] - counts[1:])
-        counts[0] *= 1 - other
+        one_more = other * counts[:-1]
+        counts *= 1 - other
+        counts[1:] += one_more
     return np.asarray(counts.sum(axis=0))
 
 

@@ -91,11 +91,6 @@ class Uploads:
         return bool(self.steps)
 
     @property
-    def private(self) -> bool:
-        """Whether a step bounds and counts what the run says about a client."""
-        return self.noise is not None
-
-    @property
     def secret(self) -> UploadTraits | None:
         """The traits of a private step whose noise nobody can recompute; None where there is none to keep secret."""
         found = (step.traits for step in self.steps if step.noise is not None and step.noise.is_secret)
@@ -133,12 +128,8 @@ class Uploads:
 
     def factors(self, profiles: Profiles) -> Vector | None:
         """Return the expected factor of all steps together on what each client contributes; None where it is 1."""
-        product: Vector | None = None
-        for step in self.steps:
-            factors = step.factors(profiles)
-            if factors is not None:
-                product = factors if product is None else product * factors
-        return product
+        found = [factors for step in self.steps if (factors := step.factors(profiles)) is not None]
+        return np.prod(found, axis=0) if found else None
 
     def measured_factors(self) -> Vector | None:
         """Return the measured factor of all steps together; None where nothing is measured."""

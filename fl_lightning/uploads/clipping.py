@@ -8,9 +8,10 @@ import numpy.typing as npt
 import torch
 from typing_extensions import override
 
+from fl_lightning.aggregators.aggregator import row_norms
 from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.theory.checks import one_of
-from fl_lightning.types import RoundPlan, Updates, Vector, beside_float64
+from fl_lightning.types import RoundPlan, Updates, Vector
 from fl_lightning.uploads.chain import Upload
 
 Measure = Literal["work", "update"]
@@ -90,10 +91,8 @@ class Clip(Upload):
 
     def _measure(self, updates: Updates, factors: Vector) -> None:
         clients = updates.clients
-        arrivals, known = self._arrivals.copy(), self._factors.copy()
-        arrivals[clients] += 1
-        known[clients] += (factors - known[clients]) / np.minimum(arrivals[clients], _MEMORY)
-        self._arrivals, self._factors = arrivals, known
+        self._arrivals[clients] += 1
+        self._factors[clients] += (factors - self._factors[clients]) / np.minimum(self._arrivals[clients], _MEMORY)
         clipped = float((factors < 1).mean()) if len(factors) else float("nan")
         mean = float(factors.mean()) if len(factors) else float("nan")
         self._last = {"clip_norm": self.norm, "clip_factor": mean, "clipped_share": clipped}
@@ -116,12 +115,3 @@ class Clip(Upload):
     def configure_metrics(self, result: Any) -> dict[str, float]:
         """Return the columns of a round: the bound, the mean factor of what arrived, and how much of it was clipped."""
         return self._last
-
-
-def row_norms(rows: torch.Tensor) -> Vector:
-    """Return the length of each row, (n,); a long row of float32 is added up in blocks, so that nothing is lost.
-
-    >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
-    [5.0, 0.0]
-    """
-    return torch.linalg.vector_norm(beside_float64(rows), dim=1, dtype=torch.float64).cpu().numpy()

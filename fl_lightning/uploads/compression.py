@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
+from fl_lightning.aggregators.aggregator import delivered_shares
 from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.seeding import Purpose, client_keys, client_seed
 from fl_lightning.types import IntVector, RoundPlan, Updates
@@ -59,19 +60,14 @@ class Compression(Upload):
         wanted = updates.deltas
         if self.error_feedback:
             # In units of the step that the server makes of it: rounds differ in rate, draws and coefficients.
-            amounts = _amounts(plan, updates.clients).to(wanted)[:, None]
+            shares = delivered_shares(plan.coefficients, updates, plan.cohort.counts, plan)
+            steps = plan.learning_rate * plan.server_scale * shares
+            amounts = torch.from_numpy(np.where(steps > 0, steps, 1.0)).to(wanted)[:, None]
             wanted = wanted + self.residuals[rows] / amounts
         sent = self.compressed(wanted, lambda: _uniforms(seed, plan.index, updates.clients, wanted))
         if self.error_feedback:
             self.residuals[rows] = amounts * (wanted - sent)
         return replace(updates, deltas=sent)
-
-
-def _amounts(plan: RoundPlan, clients: IntVector) -> torch.Tensor:
-    """Return how much of its update the server takes off the model, for each client, (n,)."""
-    factors = plan.cohort.counts[clients] * plan.coefficients[clients] / plan.cohort.num_draws
-    amounts = plan.learning_rate * plan.server_scale * factors
-    return torch.from_numpy(np.where(amounts > 0, amounts, 1.0))
 
 
 def _uniforms(seed: int, round_index: int, clients: IntVector, like: torch.Tensor) -> torch.Tensor:

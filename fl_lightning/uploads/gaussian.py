@@ -85,8 +85,6 @@ class GaussianMechanism(Upload):
         for name, value in (("epsilon", epsilon), ("noise_multiplier", noise_multiplier), ("count_noise", count_noise)):
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name}={value} must be a positive number")
-        if delta is not None and not 0 < delta < 1:
-            raise ValueError(f"delta={delta} must be between 0 and 1: well below 1 over the number of clients")
         if clip.quantile is not None and place != "server":
             raise ValueError(f"place={place!r} needs a fixed clip: leave out its quantile, or use place='server'")
         self.clip, self.epsilon, self.delta, self.place = clip, epsilon, delta, place

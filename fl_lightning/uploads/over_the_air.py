@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 from typing_extensions import override
 
+from fl_lightning.aggregators.aggregator import row_norms
 from fl_lightning.parts.traits import UploadTraits
 from fl_lightning.seeding import Purpose
 from fl_lightning.types import RoundPlan, Updates
 from fl_lightning.uploads.chain import Upload
-from fl_lightning.uploads.clipping import row_norms
 from fl_lightning.uploads.gaussian import gaussian
 
 

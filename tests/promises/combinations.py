@@ -112,7 +112,7 @@ def unwaiting(make: Callable[[], Aggregator]) -> Combination:
 def public(module: Any, base: type, leave_out: type, arguments: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     """Return makers of all public subclasses of a room."""
     found = {}
-    for name in module.__all__:
+    for name in dir(module):
         kind = getattr(module, name)
         wanted = inspect.isclass(kind) and issubclass(kind, base) and not issubclass(kind, leave_out)
         if wanted and kind not in (base, aggregators.RobustAggregator):

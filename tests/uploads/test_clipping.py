@@ -8,10 +8,10 @@ import torch
 from test_omega_table import SYSTEMS, TOLERANCE, fedacs, fedavg
 
 from fl_lightning.aggregators import AnonymousMean
+from fl_lightning.aggregators.aggregator import row_norms
 from fl_lightning.callbacks import SamplerSelection
 from fl_lightning.samplers import HeterogeneityAware, Importance, Independent, WorkAware
 from fl_lightning.uploads import Clip, GaussianMechanism, Uploads
-from fl_lightning.uploads.clipping import row_norms
 from reference.quadratic_clients import measured_weights
 from systems import gaussian_federation, linear_module, small_loop
 

@@ -6,6 +6,7 @@ import torch
 
 from fl_lightning import algorithm
 from fl_lightning.aggregators import CoordinateMedian
+from fl_lightning.aggregators.aggregator import row_norms
 from fl_lightning.algorithms import Algorithm
 from fl_lightning.callbacks import HeterogeneitySchedule, RayleighOutage, SamplerSelection
 from fl_lightning.diagnosis.dry_run import typical_rounds
@@ -13,7 +14,6 @@ from fl_lightning.diagnosis.objective import diagnose
 from fl_lightning.samplers import DiversityBased, HeterogeneityAware, WithReplacement
 from fl_lightning.types import Conditions
 from fl_lightning.uploads import Clip, OverTheAir, Uploads
-from fl_lightning.uploads.clipping import row_norms
 from made import made_case
 from systems import gaussian_federation, linear_module, small_loop
 
