@@ -91,7 +91,8 @@ class Run:
             self._starting = False
             if fabric.global_rank == 0:
                 self._prepare(folder, beginning)
-                fabric.loggers.extend(loggers.made(self.named_loggers))
+                resumed = beginning.checkpoint is not None
+                fabric.loggers.extend(loggers.made(self.named_loggers, yaml.safe_load(self.config), resumed))
             self._train(federation, beginning.checkpoint)
         finally:
             if folder.close() and resume == "never":
@@ -274,7 +275,7 @@ def _loggers(settings: Namespace, config: str, labels: dict[str, str]) -> list[C
     """Return a callback for each logger; in W&B, runs can be grouped by algorithm, data and seed under these names."""
     names = loggers.names(settings.logger)
     tree = yaml.safe_load(config)
-    callbacks: list[Callback] = [loggers.LogsConfig(tree)] if loggers.placed(settings.logger, Path()) else []
+    callbacks: list[Callback] = []
     if "wandb" in names:
         by_name = {"data": labels["data"], "algorithm": labels["algorithm"], "seed": settings.seed}
         callbacks.append(
