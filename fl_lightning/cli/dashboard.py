@@ -108,7 +108,7 @@ def build(dashboard: Dashboard, entity: str) -> Saved:
     """Return the workspace."""
     _, workspaces = _modules()
     panels_of = sections(dashboard.monitor or _MONITOR)
-    workspace: Saved = workspaces.Workspace(
+    return workspaces.Workspace(
         entity=entity,
         project=dashboard.project,
         name=dashboard.name,
@@ -116,7 +116,6 @@ def build(dashboard: Dashboard, entity: str) -> Saved:
         settings=workspaces.WorkspaceSettings(x_axis="round", max_runs=100),
         runset_settings=workspaces.RunsetSettings(groupby=[workspaces.Config("algorithm")], filters=_ONLY_TRAINING),
     )
-    return workspace
 
 
 def build_report(dashboard: Dashboard, entity: str) -> Saved:
@@ -131,7 +130,7 @@ def build_report(dashboard: Dashboard, entity: str) -> Saved:
         if name in texts:
             blocks.append(reports.MarkdownBlock(text=texts[name]))
         blocks.append(reports.PanelGrid(runsets=[reports.Runset(**runs)], panels=panels))
-    report: Saved = reports.Report(
+    return reports.Report(
         project=dashboard.project,
         entity=entity,
         title=dashboard.name,
@@ -139,7 +138,6 @@ def build_report(dashboard: Dashboard, entity: str) -> Saved:
         blocks=blocks,
         width="fluid",
     )
-    return report
 
 
 def _monitored(api: "wandb.Api", project: str) -> str | None:

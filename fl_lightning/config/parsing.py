@@ -127,8 +127,7 @@ def objects_of(parser: ArgumentParser, settings: Namespace) -> Namespace:
     """Make what was parsed; of a part that may be left out, a wrong value is named in the part's own words alone."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            made: Namespace = parser.instantiate(settings)
-            return made
+            return parser.instantiate(settings)
     except ValueError as error:
         if "Subtypes: [" not in str(error):
             raise
