@@ -1,7 +1,5 @@
 """A suite: data sets x systems x algorithms x seeds under a version, and what must not change within it."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.jobs.jobs import Job, parse_algorithms, parse_seeds
+from fl_lightning.runs.identity import settings_hash
 
 REFERENCE = "fedacs"
 _KEYS = ("version", "data", "systems", "algorithms", "without", "seeds", "evaluations", "frozen")
@@ -102,11 +101,7 @@ def hashes(suite: Suite) -> dict[str, str]:
     known = configs.names("algorithms")
     names = ["base", *(f"data/{name}" for name in suite.data), *(f"systems/{name}" for name in suite.systems)]
     names += [f"algorithms/{name}" for name in suite.algorithms if name in known]
-    return {name: _hash(configs.read(configs.FOLDER / f"{name}.yaml")) for name in names}
-
-
-def _hash(settings: configs.Settings) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return {name: settings_hash(configs.read(configs.FOLDER / f"{name}.yaml")) for name in names}
 
 
 def changed(suite: Suite, found: Mapping[str, str]) -> list[str]:
