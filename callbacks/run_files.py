@@ -25,11 +25,7 @@ class MetricsFile(Remembers):
     """A CSV file with one row for each round, counted from 1.
 
     Cells are kept as the text that was first written, so a file that was cut back and continued is the same, byte for
-    byte, as one that was not.
-
-    Args:
-        path: The file.
-        columns: Names that come first, in this order; others are added at the right when they first appear.
+    byte, as one that was not. Columns that are not among the first ones are added at the right when they first appear.
     """
 
     memory = ("columns", "digest")  # so that a changed file is noticed when a run is resumed

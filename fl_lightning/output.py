@@ -24,10 +24,7 @@ def write_durably(path: Path, content: bytes | Callable[[BinaryIO], object], mod
     the disk as well. A full disk or a folder that cannot be written leaves the old file untouched. No link is followed:
     not one in the place of the file, and not one in the place of the new file, whose name nobody can guess.
 
-    Args:
-        path: The file.
-        content: All of it, or a function that writes it piece by piece.
-        mode: Of the file, less what the user's mask takes away.
+    A function as content writes it piece by piece. The user's mask takes away from the mode.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:

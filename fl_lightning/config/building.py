@@ -169,10 +169,7 @@ def _instantiate(settings: Namespace) -> Namespace:
 def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) -> Run:
     """Make the objects. The module's initial weights depend on the seed alone.
 
-    Args:
-        settings: What was parsed.
-        name: The run's name, ``<data>_<algorithm>``.
-        labels: What ``data`` and ``algorithm`` are called, where the name does not say.
+    The labels say what ``data`` and ``algorithm`` are called, where the name ``<data>_<algorithm>`` does not.
     """
     if settings.seed < 0:
         raise ConfigError(f"seed={settings.seed} must not be negative")

@@ -62,10 +62,7 @@ def safe_children() -> Iterator[None]:
 
 
 def launched(given: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the settings of Fabric that ``fabric run`` or ``torchrun`` made, where the command line has none.
-
-    Args:
-        given: The settings of the command line, by key.
+    """Return the settings of Fabric that ``fabric run`` or ``torchrun`` made, where those given have none.
 
     Raises:
         ConfigError: If these want another number of processes than were started.
@@ -179,8 +176,7 @@ class Interruption:
 def interruptible(pause: Callable[[], bool]) -> Iterator[Interruption]:
     """Let the first signal pause a run after its round; a second Ctrl-C, or one before training, stops at once.
 
-    Args:
-        pause: Asks the run to pause, and returns whether it will: False when there is nothing to save yet.
+    ``pause`` asks the run to pause, and returns whether it will: False when there is nothing to save yet.
     """
     interruption = Interruption()
 
