@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from fl_lightning.config import compose as configs
@@ -25,10 +26,6 @@ class Suite:
     seeds: str
     evaluations: int  # in each run
     frozen: Mapping[str, str]  # sha256 by name, such as data/shakespeare
-
-    def cells(self) -> list[tuple[str, str]]:
-        """Return each data set with each system."""
-        return [(data, system) for data in self.data for system in self.systems]
 
 
 def read(name: str) -> Suite:
@@ -69,7 +66,7 @@ def plan(suite: Suite, folder: Path, factor: float, trusted: Sequence[str]) -> l
     """Return the jobs, seed by seed, so that what is done so far is always paired and speaks of every data set."""
     algorithms, planned = parse_algorithms(",".join(suite.algorithms)), []
     for seed in parse_seeds(suite.seeds):
-        for data, system in suite.cells():
+        for data, system in product(suite.data, suite.systems):
             rounds = max(1, round(suite.data[data] * factor))
             settings = {
                 "rounds": rounds,
