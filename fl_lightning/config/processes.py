@@ -157,14 +157,6 @@ def _wait(met: threading.Event, num_processes: int, num_nodes: int, timeout: flo
     os._exit(2)
 
 
-class Interrupted(BaseException):
-    """A signal came when there was nothing to save yet."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.exit_code = 128 + number
-
-
 @dataclass
 class Interruption:
     """Which signal came, if any."""
@@ -184,7 +176,7 @@ def interruptible(pause: Callable[[], bool]) -> Iterator[Interruption]:
         if interruption.exit_code and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not pause():
-            raise Interrupted(number)
+            raise SystemExit(128 + number)
         interruption.exit_code = 128 + number
         with suppress(OSError):  # nobody reads it
             os.write(2, _NOTE)  # print could be in the middle of a line of its own
