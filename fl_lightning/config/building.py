@@ -4,9 +4,9 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from inspect import signature
 from pathlib import Path
+from typing import Literal
 
 import torch
 import yaml
@@ -44,12 +44,7 @@ _LOST_PROCESS = ("Connection closed", "Connection reset", "Broken pipe", "gloo",
 _UNSET = signature(WandbMetrics).parameters["save_dir"].default
 
 
-class Outcome(Enum):
-    """What became of a run."""
-
-    FINISHED = "finished"
-    KEPT = "kept"  # it was finished already
-    PAUSED = "paused"  # by a signal, after a checkpoint
+Outcome = Literal["finished", "kept", "paused"]  # kept: finished before; paused: by a signal, after a checkpoint
 
 
 @dataclass(kw_only=True)
@@ -86,7 +81,7 @@ class Run:
                 beginning = replace(beginning, notes=[*beginning.notes, *notes])
             self._say(*beginning.notes)
             if beginning.finished:
-                return Outcome.KEPT
+                return "kept"
             federation = self.data.load(self.loop.seed)
             self._starting = False
             if fabric.global_rank == 0:
@@ -97,7 +92,7 @@ class Run:
         finally:
             if folder.close() and resume == "never":
                 self._say(f"the earlier run in {self.run_dir} is kept")
-        return Outcome.FINISHED if self.loop.finished else Outcome.PAUSED
+        return "finished" if self.loop.finished else "paused"
 
     def _say(self, *lines: str) -> None:
         if self.loop.fabric.global_rank == 0:
