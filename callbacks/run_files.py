@@ -25,17 +25,14 @@ class MetricsFile(Remembers):
     """A CSV file with one row for each round, counted from 1.
 
     Cells are kept as the text that was first written, so a file that was cut back and continued is the same, byte for
-    byte, as one that was not.
-
-    Args:
-        path: The file.
-        columns: Names that come first, in this order; others are added at the right when they first appear.
+    byte, as one that was not. Columns that are not among the first ones are added at the right when they first appear.
     """
 
     memory = ("columns", "digest")  # so that a changed file is noticed when a run is resumed
 
-    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
+    def __init__(self, path: Path, columns: tuple[str, ...], mode: int = 0o666) -> None:
         self.path, self._first_columns = path, columns
+        self._mode = mode  # of the file
         self.columns = list(columns)
         self._hash = hashlib.sha256()
         self._wanted = ""  # the digest that a checkpoint has
@@ -120,7 +117,7 @@ class MetricsFile(Remembers):
     def _write(self, rows: list[list[str]]) -> None:
         padded = [row + [""] * (len(self.columns) - len(row)) for row in rows]
         content = _lines([self.columns, *padded])
-        write_durably(self.path, content)
+        write_durably(self.path, content, self._mode)
         self._hash = hashlib.sha256(content)
 
 
@@ -141,7 +138,7 @@ GROUPS = 1_000
 LEVELS = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
 
-def write_client_table(path: Path, columns: Mapping[str, npt.ArrayLike]) -> None:
+def write_client_table(path: Path, columns: Mapping[str, npt.ArrayLike], mode: int = 0o666) -> None:
     """Write ``clients.csv``: one row for each client, or for each of 1,000 groups of neighbours beyond 100,000 clients.
 
     With groups, quantiles of each column over all clients go to ``clients_quantiles.csv``, and where pyarrow is
@@ -150,15 +147,15 @@ def write_client_table(path: Path, columns: Mapping[str, npt.ArrayLike]) -> None
     table = {name: np.asarray(values) for name, values in columns.items()}
     num_clients = len(next(iter(table.values())))
     if num_clients <= MAX_ROWS:
-        write_durably(path, _csv({"client": range(num_clients), **table}))
+        write_durably(path, _csv({"client": range(num_clients), **table}), mode)
         return
     every = dict(table)
     table.pop("name", None)  # groups have none
-    write_durably(path, _csv(grouped(table, GROUPS)))
+    write_durably(path, _csv(grouped(table, GROUPS)), mode)
     quantiles = {name: np.quantile(values, LEVELS) for name, values in table.items()}
-    write_durably(path.with_name(QUANTILES), _csv({"quantile": LEVELS, **quantiles}))
+    write_durably(path.with_name(QUANTILES), _csv({"quantile": LEVELS, **quantiles}), mode)
     if importlib.util.find_spec("pyarrow") is not None:
-        write_durably(path.with_name(EVERYBODY), _parquet({"client": np.arange(num_clients), **every}))
+        write_durably(path.with_name(EVERYBODY), _parquet({"client": np.arange(num_clients), **every}), mode)
 
 
 def grouped(table: Mapping[str, Column], num_groups: int) -> dict[str, Column]:
@@ -192,6 +189,7 @@ def _parquet(columns: Mapping[str, Column]) -> bytes:
 # Columns of a client that may be shown.
 PUBLIC = ("size", "weight", "effective_weight", "num_steps", "offered_steps", "failure_rate", "expected_draws")
 _OF_DRAWS = ("draws", "deliveries")
+_PRIVATE = 0o600  # mode of a file for its owner alone
 
 
 class Uncovered:
@@ -199,7 +197,7 @@ class Uncovered:
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self._metrics = MetricsFile(run_dir / UNCOVERED, ("round",))
+        self._metrics = MetricsFile(run_dir / UNCOVERED, ("round",), _PRIVATE)
 
     def start(self, loop: FederatedLoop) -> None:
         """Give the noise its key, and start the file or remove that of an earlier run."""
@@ -211,7 +209,6 @@ class Uncovered:
         if secret is not None and secret.keeps_uncovered:
             rank_zero_warn(f"{UNCOVERED} says more about a client than epsilon does: it is for nobody but its owner")
             self._metrics.start(loop.round_index)
-            self._metrics.path.chmod(0o600)
             return
         for name in (UNCOVERED, UNCOVERED_CLIENTS):
             (self.run_dir / name).unlink(missing_ok=True)
@@ -221,7 +218,6 @@ class Uncovered:
         secret = loop.algorithm.uploads.secret
         if secret is not None and secret.keeps_uncovered:
             self._metrics.append({"round": result.metrics["round"], **result.uncovered})
-            self._metrics.path.chmod(0o600)
 
     def split(self, loop: FederatedLoop, columns: Columns) -> Columns:
         """Return the columns of the clients that may be shown; write the others where this is asked for."""
@@ -230,9 +226,8 @@ class Uncovered:
             return columns
         shown = PUBLIC if secret.secret_draws else (*PUBLIC, *_OF_DRAWS)
         if secret.keeps_uncovered:
-            path = self.run_dir / UNCOVERED_CLIENTS
-            write_client_table(path, {name: values for name, values in columns.items() if name not in shown})
-            path.chmod(0o600)
+            hidden = {name: values for name, values in columns.items() if name not in shown}
+            write_client_table(self.run_dir / UNCOVERED_CLIENTS, hidden, _PRIVATE)
         return {name: columns[name] for name in columns if name in shown}
 
 

@@ -24,10 +24,7 @@ def write_durably(path: Path, content: bytes | Callable[[BinaryIO], object], mod
     the disk as well. A full disk or a folder that cannot be written leaves the old file untouched. No link is followed:
     not one in the place of the file, and not one in the place of the new file, whose name nobody can guess.
 
-    Args:
-        path: The file.
-        content: All of it, or a function that writes it piece by piece.
-        mode: Of the file, less what the user's mask takes away.
+    A function as content writes it piece by piece. The user's mask takes away from the mode.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -162,25 +159,23 @@ def forgiving_output() -> Iterator[None]:
             os.fstat(number)
         except OSError:  # noqa: PERF203
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = forgiving(sys.stdout), forgiving(sys.stderr)
-    during = sys.stdout, sys.stderr
-    try:
-        yield
-    finally:
-        for stream in during:
-            stream.flush()
-        sys.stdout, sys.stderr = before
+    streams = forgiving(sys.stdout), forgiving(sys.stderr)
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        try:
+            yield
+        finally:
+            for stream in streams:
+                stream.flush()
 
 
 @contextlib.contextmanager
-def loading(what: str = "PyTorch and Lightning") -> Iterator[None]:
-    """Say what is being loaded, unless it is there already; in a terminal the line goes away afterwards."""
+def loading() -> Iterator[None]:
+    """Say that torch is being loaded, unless it is there already; in a terminal the line goes away afterwards."""
     if "torch" in sys.modules or os.environ.get("LOCAL_RANK", "0") != "0":  # the first process speaks for all
         yield
         return
     in_terminal = sys.stderr.isatty()
-    print(f"loading {what} ...", end="" if in_terminal else "\n", file=sys.stderr, flush=True)
+    print("loading PyTorch and Lightning ...", end="" if in_terminal else "\n", file=sys.stderr, flush=True)
     try:
         yield
     finally:

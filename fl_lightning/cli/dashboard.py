@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fl_lightning.cli.main import OneLineParser
 from fl_lightning.config.compose import ConfigError
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     import wandb
+    from wandb_workspaces.reports.v2.interface import Report
+    from wandb_workspaces.workspaces import Workspace
 
 _AXES = ("round", "local_steps", "computation_time", "synchronous_time", "uplink_bytes")
 _TO_TARGET = ("rounds_to_target", *(f"{axis}_to_target" for axis in _AXES[1:]))
@@ -32,15 +34,6 @@ _TEXTS = {
     "for (w). 0 means as asked for.",
     "Settings": "Where the runs differ.",
 }
-
-
-class Saved(Protocol):
-    """Something at W&B that has an address."""
-
-    url: str
-
-    def save(self) -> "Saved":
-        """Store it there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +97,11 @@ def _title(monitor: str) -> str:
     return monitor.removeprefix("test_").replace("_", " ").capitalize()
 
 
-def build(dashboard: Dashboard, entity: str) -> Saved:
+def build(dashboard: Dashboard, entity: str) -> "Workspace":
     """Return the workspace."""
     _, workspaces = _modules()
     panels_of = sections(dashboard.monitor or _MONITOR)
-    workspace: Saved = workspaces.Workspace(
+    return workspaces.Workspace(
         entity=entity,
         project=dashboard.project,
         name=dashboard.name,
@@ -116,10 +109,9 @@ def build(dashboard: Dashboard, entity: str) -> Saved:
         settings=workspaces.WorkspaceSettings(x_axis="round", max_runs=100),
         runset_settings=workspaces.RunsetSettings(groupby=[workspaces.Config("algorithm")], filters=_ONLY_TRAINING),
     )
-    return workspace
 
 
-def build_report(dashboard: Dashboard, entity: str) -> Saved:
+def build_report(dashboard: Dashboard, entity: str) -> "Report":
     """Return the report: a text and a grid of panels for each section, over the training runs."""
     reports, _ = _modules()
     runs = {"name": "training runs by algorithm", "filters": _ONLY_TRAINING, "groupby": ["config.algorithm"]}
@@ -131,7 +123,7 @@ def build_report(dashboard: Dashboard, entity: str) -> Saved:
         if name in texts:
             blocks.append(reports.MarkdownBlock(text=texts[name]))
         blocks.append(reports.PanelGrid(runsets=[reports.Runset(**runs)], panels=panels))
-    report: Saved = reports.Report(
+    return reports.Report(
         project=dashboard.project,
         entity=entity,
         title=dashboard.name,
@@ -139,7 +131,6 @@ def build_report(dashboard: Dashboard, entity: str) -> Saved:
         blocks=blocks,
         width="fluid",
     )
-    return report
 
 
 def _monitored(api: "wandb.Api", project: str) -> str | None:

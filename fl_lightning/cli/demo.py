@@ -2,7 +2,6 @@
 
 import sys
 from argparse import Namespace
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,30 +15,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fl_lightning.diagnosis.objective import Diagnosis
+    from fl_lightning.runs.reading import Run
+    from fl_lightning.runs.records import Vector
 
 _DATA = "digits.yaml"
 _NAMES = ("fedavg", configs.RECOMMENDED)
 _LAST = 0.8  # of the computation, after which accuracies are averaged
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """How a run went."""
+def mean_before(budget: float, steps: "Vector", accuracy: "Vector") -> float:
+    """Return the mean accuracy over the last fifth of a number of local steps.
 
-    name: str
-    steps: list[float]  # local steps so far, at each evaluation
-    accuracy: list[float]
-    class_accuracy: tuple[float, ...]
+    >>> import numpy as np
+    >>> mean_before(10, np.array([1, 8, 9, 20]), np.array([0.1, 0.4, 0.6, 0.9]))
+    0.6
+    """
+    found = accuracy[(steps > _LAST * budget) & (steps <= budget)]
+    return float(found.mean() if len(found) else accuracy[-1])
 
-    def mean_before(self, budget: float) -> float:
-        """Return the mean accuracy over the last fifth of a number of local steps.
 
-        >>> Curve(name="x", steps=[1, 8, 9, 20], accuracy=[0.1, 0.4, 0.6, 0.9], class_accuracy=()).mean_before(10)
-        0.6
-        """
-        pairs = zip(self.steps, self.accuracy, strict=True)
-        found = [value for steps, value in pairs if _LAST * budget < steps <= budget]
-        return sum(found) / len(found) if found else self.accuracy[-1]
+def _curve(run: "Run") -> tuple["Vector", "Vector"]:
+    """Return the local steps so far and the accuracy at each evaluation."""
+    import numpy as np
+
+    evaluated = ~np.isnan(run.metrics["test_accuracy"])
+    return run.metrics["local_steps"][evaluated], run.metrics["test_accuracy"][evaluated]
 
 
 def make_parser() -> OneLineParser:
@@ -70,10 +70,10 @@ def main(arguments: list[str]) -> int:
     found, advice = _diagnosed(merged, overrides)
     console.print("[bold]Before anybody trains[/]", *(f"  {line}" for line in advice), "", sep="\n")
     rounds = {each.name: max(1, round(options.rounds * found[0].work / each.work)) for each in found}
-    curves = [_train(each.name, rounds[each.name], out, options, overrides) for each in found]
-    budget = min(curve.steps[-1] for curve in curves)
-    console.print(_table(curves, rounds, budget))
-    missing = draw(lambda: _figure(found, curves, budget), out / "demo.png")
+    runs = [_train(each.name, rounds[each.name], out, options, overrides) for each in found]
+    budget = min(_curve(run)[0][-1] for run in runs)
+    console.print(_table(runs, rounds, budget))
+    missing = draw(lambda: _figure(found, runs, budget), out / "demo.png")
     console.print(missing or f"picture: {out / 'demo.png'}", markup=False, soft_wrap=True)
     load([out], warn, configs.RECOMMENDED).write(out / "report", figures=False)
     page = out / "report" / "index.html"
@@ -96,10 +96,8 @@ def _diagnosed(merged: dict[str, Any], overrides: list[str]) -> tuple[list["Diag
     return found, verdict(found, recommend(found), label_counts)[:2]
 
 
-def _train(name: str, rounds: int, out: Path, options: Namespace, overrides: list[str]) -> Curve:
+def _train(name: str, rounds: int, out: Path, options: Namespace, overrides: list[str]) -> "Run":
     """Train one of the two, or take what is there from before."""
-    import numpy as np
-
     from fl_lightning.config import building
     from fl_lightning.runs import reading
 
@@ -109,18 +107,10 @@ def _train(name: str, rounds: int, out: Path, options: Namespace, overrides: lis
     parsed.run_dir = str(out / name / f"seed_{options.seed}")
     run = building.build(parsed, f"digits_{name}")
     run.execute("auto")
-    finished = reading.load(run.run_dir)
-    accuracy = finished.metrics["test_accuracy"]
-    evaluated = ~np.isnan(accuracy)
-    return Curve(
-        name=name,
-        steps=finished.metrics["local_steps"][evaluated].tolist(),
-        accuracy=accuracy[evaluated].tolist(),
-        class_accuracy=finished.summary.per_class_accuracy,
-    )
+    return reading.load(run.run_dir)
 
 
-def _table(curves: list[Curve], rounds: dict[str, int], budget: float) -> Any:
+def _table(runs: list["Run"], rounds: dict[str, int], budget: float) -> Any:
     from rich import box
     from rich.table import Table
 
@@ -128,14 +118,15 @@ def _table(curves: list[Curve], rounds: dict[str, int], budget: float) -> Any:
     table = Table(caption=note, caption_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
     for name in ("algorithm", "rounds", "local steps", "test accuracy", "worst digit"):
         table.add_column(name, justify="left" if name == "algorithm" else "right", no_wrap=True)
-    for curve in curves:
-        worst = f"{min(curve.class_accuracy):.2f}" if curve.class_accuracy else "-"
-        accuracy = f"{curve.mean_before(budget):.3f}"
-        table.add_row(curve.name, str(rounds[curve.name]), f"{curve.steps[-1]:,.0f}", accuracy, worst)
+    for run in runs:
+        steps, accuracy = _curve(run)
+        worst = f"{min(run.summary.per_class_accuracy):.2f}" if run.summary.per_class_accuracy else "-"
+        mean = f"{mean_before(budget, steps, accuracy):.3f}"
+        table.add_row(run.algorithm, str(rounds[run.algorithm]), f"{steps[-1]:,.0f}", mean, worst)
     return table
 
 
-def _figure(found: list["Diagnosis"], curves: list[Curve], budget: float) -> "Figure":
+def _figure(found: list["Diagnosis"], runs: list["Run"], budget: float) -> "Figure":
     """Draw both objectives beside the one that was asked for, and both accuracies against the local steps."""
     import numpy as np
 
@@ -148,11 +139,11 @@ def _figure(found: list["Diagnosis"], curves: list[Curve], budget: float) -> "Fi
     left.step(edges, np.r_[found[0].weights[:1], found[0].weights], where="pre", color=INK, label="asked for")
     left.set(xlabel="client", title="share of the objective", xlim=(-0.6, len(clients) - 0.4))
     whole_ticks(left, 10)
-    for curve, colour in zip(curves, (ORANGE, BLUE), strict=True):
-        right.plot(curve.steps, curve.accuracy, color=colour, label=curve.name, linewidth=1.2)
+    for run, colour in zip(runs, (ORANGE, BLUE), strict=True):
+        right.plot(*_curve(run), color=colour, label=run.algorithm, linewidth=1.2)
     right.axvline(budget, color=MUTED, linewidth=0.8, linestyle=":")
-    right.set(xlabel="local steps of all clients", title="test accuracy", xlim=(0, max(c.steps[-1] for c in curves)))
-    right.set_ylim(0, 1)
+    right.set(xlabel="local steps of all clients", title="test accuracy", ylim=(0, 1))
+    right.set_xlim(0, max(_curve(run)[0][-1] for run in runs))
     for axes in (left, right):
         axes.legend(frameon=False, fontsize=8)
         bare(axes)

@@ -120,16 +120,10 @@ def make_planners(
 
 def _planner(algorithm: "Algorithm", environment: Any, lr: float) -> "Planner":
     from fl_lightning.algorithms import System
-    from fl_lightning.planning import Planner
+    from fl_lightning.diagnosis.dry_run import planner_of
 
-    ones = np.ones(_NUM_CLIENTS, dtype=np.int64)
-    return Planner(
-        algorithm=algorithm,
-        system=System(schedule=environment.schedule, channel=environment.channel),
-        weights=ones / _NUM_CLIENTS,
-        learning_rate=lr,
-        steps_per_epoch=ones,
-    )
+    system = System(schedule=environment.schedule, channel=environment.channel)
+    return planner_of(algorithm, system, np.full(_NUM_CLIENTS, 1 / _NUM_CLIENTS), lr)
 
 
 def _refuse_memory(label: str, algorithm: "Algorithm") -> None:

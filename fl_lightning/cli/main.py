@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from fl_lightning.config.compose import ConfigError, suggestion
-from fl_lightning.config.processes import Interrupted, safe_children, watch_parent
+from fl_lightning.config.processes import safe_children, watch_parent
 from fl_lightning.output import forgiving_output
 
 COMMANDS = {
@@ -151,9 +151,7 @@ def _main(given: list[str]) -> int:
         return int(import_module(f"fl_lightning.cli.{name}").main(rest))
     except KeyboardInterrupt:
         return 130
-    except Interrupted as interruption:
-        return interruption.exit_code
-    except SystemExit as ending:  # of a parser that has shown its help
+    except SystemExit as ending:  # of a parser that has shown its help, or of a signal before there is anything to save
         return ending.code if isinstance(ending.code, int) else 0
     except Exception as error:  # in one line: nothing the user sees is a traceback
         if os.environ.get("FL_LIGHTNING_TRACEBACK"):

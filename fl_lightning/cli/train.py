@@ -121,21 +121,21 @@ def _choose_folder(settings: "Namespace", changed: dict[str, object], names: lis
 
 
 def _run(settings: "Namespace", names: list[str], resume: str, system: str | None) -> int:
-    from fl_lightning.config.building import Outcome, build
+    from fl_lightning.config.building import build
     from fl_lightning.config.processes import interruptible
 
     run = build(settings, configs.run_name(names))
     with interruptible(run.pause) as interruption:
         outcome = run.execute(resume)
     is_first = run.loop.fabric.global_rank == 0
-    if outcome is Outcome.PAUSED:
+    if outcome == "paused":
         same = "the same command" if resume != "never" else "the same command with --resume auto"
         if is_first:
             where = f"paused after round {run.loop.round_index} of {run.loop.rounds}"
             print(f"{where}: {same} resumes from there", file=sys.stderr)
         return interruption.exit_code or 143  # another process was stopped
     if is_first:
-        if outcome is Outcome.KEPT:
+        if outcome == "kept":
             print(f"{run.run_dir} is already finished: use --resume never to start over", file=sys.stderr)
         print("\n".join(_closing_lines(run.loop, run.run_dir, names, system)))
     return 0

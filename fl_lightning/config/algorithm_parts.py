@@ -88,8 +88,7 @@ def beside_clients(merged: Settings, overrides: list[str], trusted: Sequence[str
             + ", ".join(f"--loop.{key}" for key in _BESIDE)
         )
     loop = {"lr": merged["loop"].get("lr", 0.02), "channel": merged["loop"]["channel"]}
-    made: Namespace = instantiate({"loop": loop}, _below_loop(_BESIDE), overrides, trusted).loop
-    return made
+    return instantiate({"loop": loop}, _below_loop(_BESIDE), overrides, trusted).loop
 
 
 def averaging(merged: Settings, overrides: Sequence[str], trusted: Sequence[str] = ()) -> Namespace:

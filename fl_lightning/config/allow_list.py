@@ -13,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -59,7 +59,7 @@ def limit_imports(trusted: Sequence[str] = (), texts: Sequence[object] = ()) -> 
             raise ConfigError(f"--trust {package}: give the name of a package, as in an import")
     if trusted and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a package beside the config is found, as it is with python -m
-    named = {name for text in _everything_in(texts) if isinstance(text, str) for name in _dotted_names(text)}
+    named = {name for text in safe_yaml.texts(texts) for name in _dotted_names(text)}
     allowed = listed_names({name.split(".")[0] for name in named})
     for name in sorted(named):
         above = name.rpartition(".")[0]
@@ -155,15 +155,6 @@ def takes_something_risky(part: Callable[..., object]) -> bool:
     )
 
 
-def _everything_in(tree: object) -> Iterator[object]:
-    """Yield all that a tree of settings is made of: tables, lists, keys and values, those of the parser as tables."""
-    tree = vars(tree) if isinstance(tree, Namespace) else tree
-    yield tree
-    inner = [*tree, *tree.values()] if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
-    for each in inner:
-        yield from _everything_in(each)
-
-
 def _dotted_names(text: str) -> list[str]:
     """Return everything that is written like a dotted path, also in a text that is YAML."""
     hidden = ""
@@ -208,7 +199,7 @@ def _check_logger(spec: dict[str, Any]) -> None:
 
 def check_classes(settings: Namespace, trusted: Sequence[str] = ()) -> list[str]:
     """Return every ``class_path``; refuse what is not on the list: functions, attributes and pretrained weights."""
-    parts = list(_everything_in(settings))
+    parts = list(safe_yaml.everything_in(settings))
     specs = [part for part in parts if isinstance(part, dict) and isinstance(part.get("class_path"), str)]
     for spec in specs:
         path = spec["class_path"]

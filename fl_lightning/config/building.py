@@ -4,9 +4,9 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from inspect import signature
 from pathlib import Path
+from typing import Literal
 
 import torch
 import yaml
@@ -44,12 +44,7 @@ _LOST_PROCESS = ("Connection closed", "Connection reset", "Broken pipe", "gloo",
 _UNSET = signature(WandbMetrics).parameters["save_dir"].default
 
 
-class Outcome(Enum):
-    """What became of a run."""
-
-    FINISHED = "finished"
-    KEPT = "kept"  # it was finished already
-    PAUSED = "paused"  # by a signal, after a checkpoint
+Outcome = Literal["finished", "kept", "paused"]  # kept: finished before; paused: by a signal, after a checkpoint
 
 
 @dataclass(kw_only=True)
@@ -86,17 +81,18 @@ class Run:
                 beginning = replace(beginning, notes=[*beginning.notes, *notes])
             self._say(*beginning.notes)
             if beginning.finished:
-                return Outcome.KEPT
+                return "kept"
             federation = self.data.load(self.loop.seed)
             self._starting = False
             if fabric.global_rank == 0:
                 self._prepare(folder, beginning)
-                fabric.loggers.extend(loggers.made(self.named_loggers))
+                resumed = beginning.checkpoint is not None
+                fabric.loggers.extend(loggers.made(self.named_loggers, yaml.safe_load(self.config), resumed))
             self._train(federation, beginning.checkpoint)
         finally:
             if folder.close() and resume == "never":
                 self._say(f"the earlier run in {self.run_dir} is kept")
-        return Outcome.FINISHED if self.loop.finished else Outcome.PAUSED
+        return "finished" if self.loop.finished else "paused"
 
     def _say(self, *lines: str) -> None:
         if self.loop.fabric.global_rank == 0:
@@ -168,10 +164,7 @@ def _instantiate(settings: Namespace) -> Namespace:
 def build(settings: Namespace, name: str, labels: dict[str, str] | None = None) -> Run:
     """Make the objects. The module's initial weights depend on the seed alone.
 
-    Args:
-        settings: What was parsed.
-        name: The run's name, ``<data>_<algorithm>``.
-        labels: What ``data`` and ``algorithm`` are called, where the name does not say.
+    The labels say what ``data`` and ``algorithm`` are called, where the name ``<data>_<algorithm>`` does not.
     """
     if settings.seed < 0:
         raise ConfigError(f"seed={settings.seed} must not be negative")
@@ -274,7 +267,7 @@ def _loggers(settings: Namespace, config: str, labels: dict[str, str]) -> list[C
     """Return a callback for each logger; in W&B, runs can be grouped by algorithm, data and seed under these names."""
     names = loggers.names(settings.logger)
     tree = yaml.safe_load(config)
-    callbacks: list[Callback] = [loggers.LogsConfig(tree)] if loggers.placed(settings.logger, Path()) else []
+    callbacks: list[Callback] = []
     if "wandb" in names:
         by_name = {"data": labels["data"], "algorithm": labels["algorithm"], "seed": settings.seed}
         callbacks.append(

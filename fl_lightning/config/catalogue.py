@@ -144,8 +144,7 @@ def _read(path: Path, state: str) -> Catalogue:
     content = json.loads(read_plain(path, _MAX_BYTES))
     if content["state"] != state:
         raise ValueError(f"{path} is of another state of the package")
-    made: Catalogue = _decoded(content["catalogue"], Catalogue)
-    return made
+    return _decoded(content["catalogue"], Catalogue)
 
 
 def _decoded(value: Any, wanted: Any) -> Any:

@@ -21,11 +21,7 @@ _NUMBERS = ("int", "float")
 def check(merged: Settings, overrides: Sequence[str], trusted: Sequence[str] = (), options: Sequence[str] = ()) -> None:
     """Raise ConfigError, with what was probably meant, if a configuration names what is not there.
 
-    Args:
-        merged: The config.
-        overrides: Arguments of the command line.
-        trusted: Packages whose classes may be named besides the known ones.
-        options: Of the command itself, which may have been meant too.
+    Classes of trusted packages may be named besides the known ones; the command's own options may have been meant too.
     """
     checker = _Checker(trusted, options)
     checker.table(merged)

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger, MLFlowLogger
 
 from fl_lightning.config.allow_list import LOGGERS
 from fl_lightning.config.compose import ConfigError, Settings
-from fl_lightning.loop import FederatedLoop
 from fl_lightning.runs.records import LIGHTNING_LOGS
 
 Name = Literal["wandb", "tensorboard", "none"]
@@ -103,8 +101,8 @@ def placed(given: object, run_dir: Path) -> list[Namespace]:
     return found
 
 
-def made(specs: Sequence[Namespace]) -> list[Logger]:
-    """Make the loggers, some of which write at once."""
+def made(specs: Sequence[Namespace], config: Settings, resumed: bool) -> list[Logger]:
+    """Make the loggers, some of which write at once, and give them the configuration."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--logger", type=Logger)
     found: list[Logger] = []
@@ -112,11 +110,14 @@ def made(specs: Sequence[Namespace]) -> list[Logger]:
         if spec.class_path.rpartition(".")[2] in _IN_A_FOLDER:
             Path(spec.init_args.save_dir).mkdir(parents=True, exist_ok=True)
         try:
-            found.append(parser.instantiate(Namespace(logger=spec)).logger)
+            logger = parser.instantiate(Namespace(logger=spec)).logger
         except ModuleNotFoundError as error:
             raise ConfigError(f"--logger {spec.class_path} needs a package that is not installed: {error}") from None
         except (ArgumentError, ValueError, TypeError, OSError) as error:
             raise ConfigError(f"--logger {spec.class_path}: {' '.join(str(error).split())[:500]}") from None
+        if not (resumed and isinstance(logger, MLFlowLogger)):  # which keeps what it has
+            logger.log_hyperparams(config)
+        found.append(logger)
     return found
 
 
@@ -127,16 +128,3 @@ def _leaving(spec: Namespace, top: Path) -> Iterator[str]:
         is_out = isinstance(value, str) and not (top / value).resolve().is_relative_to(top)
         if is_out or (name in _PARTS_OF_PATHS and ".." in Path(str(value)).parts):
             yield f"{name}={value!r} leads out of it"
-
-
-class LogsConfig(Callback):
-    """Gives the configuration to the loggers of Fabric; MLflow, which keeps what it has, only once."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.config = config
-
-    def on_federation_start(self, loop: FederatedLoop) -> None:
-        """Log the configuration."""
-        for logger in loop.fabric.loggers:
-            if not (loop.round_index and isinstance(logger, MLFlowLogger)):
-                logger.log_hyperparams(self.config)

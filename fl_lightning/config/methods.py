@@ -6,8 +6,6 @@ from functools import cache
 
 from fl_lightning.config import compose as configs
 
-_HEADINGS = ("name", "method", "rule", "needs to know", "keeps", "sends", "Omega", "variance", "L1", "year", "cite")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
@@ -53,31 +51,6 @@ class Methods:
     groups: dict[str, str]  # what is corrected, in words
     methods: tuple[Method, ...]
     papers: dict[str, Paper]
-
-    def cells(self, each: Method) -> list[str]:
-        """Return a row in the order of the headings."""
-        read = f" (read from the {each.read})" if each.read else ""
-        words = [each.name, each.method + read, each.rule, each.needs or "nothing", each.keeps, each.sends, each.omega]
-        return [*words, each.variance, each.l1, str(self.papers[each.cite].year), each.cite]
-
-    def markdown(self) -> str:
-        """Return a table for each group that has methods."""
-        lines: list[str] = []
-        for group, title in self.groups.items():
-            members = [each for each in self.methods if each.corrects == group]
-            if members:
-                lines += [f"### {title}", "", f"| {' | '.join(_HEADINGS)} |", "|---" * len(_HEADINGS) + "|"]
-                for each in members:
-                    name, *others, cite = self.cells(each)
-                    shown = " | ".join(cell.replace("|", "\\|") for cell in others)
-                    lines.append(f"| `{name}` | {shown} | [{cite}](citing.md#{cite}) |")
-                lines.append("")
-        return "\n".join(lines)
-
-    def bibliography(self) -> str:
-        """Return all BibTeX entries, each below its key."""
-        keys = sorted({each.cite for each in self.methods})
-        return "\n".join(f"### {key}\n\n```bibtex\n{self.papers[key].bibtex}\n```\n" for key in keys)
 
     def document(self) -> dict[str, object]:
         """Return all of it for programs."""

@@ -74,8 +74,7 @@ def keys_of(value: type) -> tuple[str, ...]:
 def make_parser(keys: tuple[str, ...] | None = None) -> ArgumentParser:
     """Return the parser of a complete configuration, or of some keys, which answers ten times faster.
 
-    Args:
-        keys: Of ``seed``, ``data``, ``model`` and so on, and ``loop.KEY`` for those below ``loop``.
+    Keys are ``seed``, ``data``, ``model`` and so on, and ``loop.KEY`` for those below ``loop``.
     """
     prog = "train.py" if keys is None else "fl-lightning"
     parser = ArgumentParser(prog=prog, exit_on_error=False, add_help=False, allow_abbrev=False)
@@ -127,8 +126,7 @@ def objects_of(parser: ArgumentParser, settings: Namespace) -> Namespace:
     """Make what was parsed; of a part that may be left out, a wrong value is named in the part's own words alone."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            made: Namespace = parser.instantiate(settings)
-            return made
+            return parser.instantiate(settings)
     except ValueError as error:
         if "Subtypes: [" not in str(error):
             raise

@@ -62,10 +62,7 @@ def safe_children() -> Iterator[None]:
 
 
 def launched(given: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the settings of Fabric that ``fabric run`` or ``torchrun`` made, where the command line has none.
-
-    Args:
-        given: The settings of the command line, by key.
+    """Return the settings of Fabric that ``fabric run`` or ``torchrun`` made, where those given have none.
 
     Raises:
         ConfigError: If these want another number of processes than were started.
@@ -160,14 +157,6 @@ def _wait(met: threading.Event, num_processes: int, num_nodes: int, timeout: flo
     os._exit(2)
 
 
-class Interrupted(BaseException):
-    """A signal came when there was nothing to save yet."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.exit_code = 128 + number
-
-
 @dataclass
 class Interruption:
     """Which signal came, if any."""
@@ -179,8 +168,7 @@ class Interruption:
 def interruptible(pause: Callable[[], bool]) -> Iterator[Interruption]:
     """Let the first signal pause a run after its round; a second Ctrl-C, or one before training, stops at once.
 
-    Args:
-        pause: Asks the run to pause, and returns whether it will: False when there is nothing to save yet.
+    ``pause`` asks the run to pause, and returns whether it will: False when there is nothing to save yet.
     """
     interruption = Interruption()
 
@@ -188,7 +176,7 @@ def interruptible(pause: Callable[[], bool]) -> Iterator[Interruption]:
         if interruption.exit_code and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not pause():
-            raise Interrupted(number)
+            raise SystemExit(128 + number)
         interruption.exit_code = 128 + number
         with suppress(OSError):  # nobody reads it
             os.write(2, _NOTE)  # print could be in the middle of a line of its own

@@ -235,4 +235,4 @@ def main(grid: Grid, context: Context) -> None:
         print(note, flush=True)
     deployed = prepare(grid, configs.read(folder / CONFIG), options)
     outcome = deployed.execute("auto")
-    print(f"{deployed.run_dir}: {outcome.value}", flush=True)
+    print(f"{deployed.run_dir}: {outcome}", flush=True)

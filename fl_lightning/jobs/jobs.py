@@ -124,8 +124,6 @@ def plan(
     for text in overrides:
         if text.partition("=")[0] in _OURS:
             raise configs.ConfigError(f"{text} is decided by compare: use --seeds, --out, --configs or --overwrite")
-    if overrides and not overrides[0].startswith("--"):
-        raise configs.ConfigError(f"{overrides[0]!r} is not understood: settings are given as --loop.rounds 10")
     stacks = [[name] for name in whole] or [[*config, name] for name in algorithms]
     for name in () if whole else chain.from_iterable(stacks):
         if len(configs.resolve(name)) > 1:

@@ -48,52 +48,43 @@ def worker_environment(num_threads: int) -> dict[str, str]:
     return {**threads, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
 
 
-class Worker:
-    """A process that makes one run after the other; it ends when its standard input closes."""
+Worker = subprocess.Popen[str]  # a process that makes one run after the other, and ends when its standard input closes
 
-    def __init__(self, environment: dict[str, str], folder: str | None = None) -> None:
-        self._process = subprocess.Popen(
-            python_command("fl_lightning.jobs.worker"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, **environment},
-            cwd=folder,
-            start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends its workers
-        )
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can take a job."""
-        return self._process.poll() is None
+def _start(environment: dict[str, str], folder: str | None = None) -> Worker:
+    return subprocess.Popen(
+        python_command("fl_lightning.jobs.worker"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **environment},
+        cwd=folder,
+        start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends its workers
+    )
 
-    def follow(self, job: Job) -> Iterator[Event]:
-        """Hand over a job and yield what happens to it; its end, or that of the process, is the last event."""
-        process = self._process
-        try:
-            if process.stdin is not None and process.stdout is not None:
-                process.stdin.write(json.dumps(asdict(job)) + "\n")
-                process.stdin.flush()
-                for line in process.stdout:
-                    event = Event(job=job, **json.loads(line))
-                    yield event
-                    if event.kind != "round":
-                        return
-        except (OSError, ValueError):
-            process.kill()
-        yield Event(job=job, kind="failed", reason=death(process.wait()), again=True)
 
-    def close(self) -> None:
-        """Let it end."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
-        self._process.wait()
+def _follow(worker: Worker, job: Job) -> Iterator[Event]:
+    """Hand over a job and yield what happens to it; its end, or that of the process, is the last event."""
+    try:
+        if worker.stdin is not None and worker.stdout is not None:
+            worker.stdin.write(json.dumps(asdict(job)) + "\n")
+            worker.stdin.flush()
+            for line in worker.stdout:
+                event = Event(job=job, **json.loads(line))
+                yield event
+                if event.kind != "round":
+                    return
+    except (OSError, ValueError):
+        worker.kill()
+    yield Event(job=job, kind="failed", reason=death(worker.wait()), again=True)
 
-    def kill(self) -> None:
-        """End it at once; nothing is done to one that has ended."""
-        self._process.kill()
+
+def _close(worker: Worker) -> None:
+    if worker.stdin is not None:
+        with contextlib.suppress(OSError):
+            worker.stdin.close()
+    worker.wait()
 
 
 class Pool:
@@ -137,15 +128,15 @@ class Pool:
         worker: Worker | None = None
         try:
             for job in jobs:
-                if worker is None or not worker.is_alive:
-                    worker = Worker(self._environment)
+                if worker is None or worker.poll() is not None:
+                    worker = _start(self._environment)
                     self._workers.add(worker)
                 show(Event(job=job, kind="started"))
-                for event in worker.follow(job):
+                for event in _follow(worker, job):
                     show(event)
         finally:
             if worker is not None:
-                worker.close()
+                _close(worker)
 
     def _stop(self) -> None:
         for worker in self._workers:
@@ -217,12 +208,12 @@ def play(job: Job, environment: dict[str, str], folder: str) -> Iterator[Event]:
         reason = f"node {socket.gethostname()} does not see {folder}: --ray needs a folder that all nodes share"
         yield Event(job=job, kind="failed", known=True, reason=reason)
         return
-    worker = Worker(environment, folder)
+    worker = _start(environment, folder)
     try:
-        yield from worker.follow(job)
+        yield from _follow(worker, job)
     finally:
         worker.kill()
-        worker.close()
+        _close(worker)
 
 
 def _ray() -> ModuleType:

@@ -1,14 +1,14 @@
 """A suite: data sets x systems x algorithms x seeds under a version, and what must not change within it."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from fl_lightning.config import compose as configs
 from fl_lightning.config.compose import ConfigError
 from fl_lightning.jobs.jobs import Job, parse_algorithms, parse_seeds
+from fl_lightning.runs.identity import settings_hash
 
 REFERENCE = "fedacs"
 _KEYS = ("version", "data", "systems", "algorithms", "without", "seeds", "evaluations", "frozen")
@@ -26,10 +26,6 @@ class Suite:
     seeds: str
     evaluations: int  # in each run
     frozen: Mapping[str, str]  # sha256 by name, such as data/shakespeare
-
-    def cells(self) -> list[tuple[str, str]]:
-        """Return each data set with each system."""
-        return [(data, system) for data in self.data for system in self.systems]
 
 
 def read(name: str) -> Suite:
@@ -70,7 +66,7 @@ def plan(suite: Suite, folder: Path, factor: float, trusted: Sequence[str]) -> l
     """Return the jobs, seed by seed, so that what is done so far is always paired and speaks of every data set."""
     algorithms, planned = parse_algorithms(",".join(suite.algorithms)), []
     for seed in parse_seeds(suite.seeds):
-        for data, system in suite.cells():
+        for data, system in product(suite.data, suite.systems):
             rounds = max(1, round(suite.data[data] * factor))
             settings = {
                 "rounds": rounds,
@@ -102,11 +98,7 @@ def hashes(suite: Suite) -> dict[str, str]:
     known = configs.names("algorithms")
     names = ["base", *(f"data/{name}" for name in suite.data), *(f"systems/{name}" for name in suite.systems)]
     names += [f"algorithms/{name}" for name in suite.algorithms if name in known]
-    return {name: _hash(configs.read(configs.FOLDER / f"{name}.yaml")) for name in names}
-
-
-def _hash(settings: configs.Settings) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return {name: settings_hash(configs.read(configs.FOLDER / f"{name}.yaml")) for name in names}
 
 
 def changed(suite: Suite, found: Mapping[str, str]) -> list[str]:

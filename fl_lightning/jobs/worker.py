@@ -66,7 +66,7 @@ def execute(job: Job, answers: TextIO) -> str:
     labels = {"data": job.data, "algorithm": job.algorithm}
     run = building.build(settings, f"{job.data}_{job.algorithm}", labels)
     run.loop.callbacks.insert(0, Ticker(answers))
-    return run.execute("never" if job.overwrite else "auto").value
+    return run.execute("never" if job.overwrite else "auto")
 
 
 def serve(job: Job, answers: TextIO) -> None:

@@ -62,13 +62,7 @@ class RunFolder:
         self._recover()
 
     def prepare(self, config: str, identity: dict[str, object], anew: bool) -> None:
-        """Make everything ready for training.
-
-        Args:
-            config: The complete configuration.
-            identity: What the marker says of the run.
-            anew: Whether what is there belongs to another run.
-        """
+        """Make everything ready for training; ``anew``: what is there belongs to another run."""
         if self._unwritable is not None:
             raise self._unwritable
         if anew:

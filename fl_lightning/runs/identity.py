@@ -60,13 +60,14 @@ def about(config: str) -> dict[str, object]:
     deciding = {key: value for key, value in flat(tree).items() if not is_free(key)}
     return {
         "config": config,
-        "config_hash": _hash(deciding),
+        "config_hash": settings_hash(deciding),
         "files": named_files(tree),
         "versions": installed_versions(),
     }
 
 
-def _hash(settings: dict[str, object]) -> str:
+def settings_hash(settings: dict[str, object]) -> str:
+    """Return the sha256 of settings, whatever their order."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -225,4 +226,4 @@ def in_words(changed: Mapping[str, object]) -> str:
     clean = re.sub(r"[^\w.,=+-]", "_", whole)
     if clean == whole and len(whole) <= _LONGEST:
         return whole
-    return f"{clean[: _LONGEST - 20]}-{_hash(dict(changed))[:8]}"
+    return f"{clean[: _LONGEST - 20]}-{settings_hash(dict(changed))[:8]}"

@@ -40,11 +40,8 @@ class Beginning:
 def begin(run_dir: Path, config: str, resume: str) -> Beginning:
     """Decide how the run of a complete configuration begins in its folder, or raise RunError if it holds another.
 
-    Args:
-        run_dir: The folder.
-        config: The configuration.
-        resume: ``never``: start anew. ``auto``: resume what is in the folder. Otherwise a checkpoint to resume from,
-            or the folder of a run; only then may the number of rounds differ.
+    It may ``resume`` ``never``: start anew; ``auto``: what is in the folder; otherwise from a checkpoint, or from the
+    folder of a run, and only then may the number of rounds differ.
     """
     if resume == "never":
         return Beginning()

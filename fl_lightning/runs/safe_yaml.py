@@ -1,6 +1,7 @@
 """The one reader for YAML that this package did not write itself: bounded, and without a way to run code."""
 
-from collections.abc import Hashable
+from argparse import Namespace
+from collections.abc import Hashable, Iterator
 from typing import Any, NoReturn
 
 import yaml
@@ -86,11 +87,18 @@ def refuse_aliases(text: str) -> None:
             refuse_aliases(each)
 
 
-def texts(tree: Any) -> list[str]:
-    """Return all texts in a tree, keys too."""
-    if isinstance(tree, dict):
-        return [text for pair in tree.items() for each in pair for text in texts(each)]
-    return [text for each in tree for text in texts(each)] if isinstance(tree, list) else [tree] * isinstance(tree, str)
+def everything_in(tree: object) -> Iterator[object]:
+    """Yield all that a tree is made of: tables, lists, keys and values; namespaces of a parser as tables."""
+    tree = vars(tree) if isinstance(tree, Namespace) else tree
+    yield tree
+    inner = [*tree, *tree.values()] if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
+    for each in inner:
+        yield from everything_in(each)
+
+
+def texts(tree: object) -> Iterator[str]:
+    """Yield all texts in a tree, keys too."""
+    return (each for each in everything_in(tree) if isinstance(each, str))
 
 
 def _has_more_values_than(limit: int, tree: object) -> bool:

@@ -3,6 +3,7 @@
 import csv
 import json
 import stat
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,7 +66,8 @@ def test_counts_are_public_where_the_accountant_lets_everybody_know_the_draws(tm
     assert columns(tmp_path / "clients.csv") >= {"draws", "deliveries"}
 
 
-def test_what_is_not_covered_is_kept_on_demand_for_its_owner_alone(tmp_path):
+def test_what_is_not_covered_is_kept_on_demand_for_its_owner_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # for nobody else at any moment
     with pytest.warns(UserWarning, match="says more about a client than epsilon"):
         play(tmp_path, keep_uncovered=True)
     assert not columns(tmp_path / "metrics.csv") & NOT_COVERED

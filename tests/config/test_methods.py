@@ -13,16 +13,49 @@ import yaml
 from fl_lightning.cli.main import main
 from fl_lightning.config import compose as configs
 from fl_lightning.config import methods as module
-from fl_lightning.config.methods import methods
+from fl_lightning.config.methods import Method, methods
 
 DOCS = Path(__file__).parents[2] / "docs"
-MADE = {"algorithms.md": "markdown", "citing.md": "bibliography"}
 MARKED = re.compile(r"(<!-- made from configs/methods.yaml -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+HEADINGS = ("name", "method", "rule", "needs to know", "keeps", "sends", "Omega", "variance", "L1", "year", "cite")
+
+
+def cells(each: Method) -> list[str]:
+    """Return a row in the order of the headings."""
+    read = f" (read from the {each.read})" if each.read else ""
+    words = [each.name, each.method + read, each.rule, each.needs or "nothing", each.keeps, each.sends, each.omega]
+    return [*words, each.variance, each.l1, str(methods().papers[each.cite].year), each.cite]
+
+
+def tables() -> str:
+    """Return a table for each group that has methods."""
+    lines: list[str] = []
+    for group, title in methods().groups.items():
+        members = [each for each in methods().methods if each.corrects == group]
+        if members:
+            lines += [f"### {title}", "", f"| {' | '.join(HEADINGS)} |", "|---" * len(HEADINGS) + "|"]
+            for each in members:
+                name, *others, cite = cells(each)
+                shown = " | ".join(cell.replace("|", "\\|") for cell in others)
+                lines.append(f"| `{name}` | {shown} | [{cite}](citing.md#{cite}) |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def bibliography() -> str:
+    """Return all BibTeX entries, each below its key."""
+    keys = sorted({each.cite for each in methods().methods})
+    return "\n".join(f"### {key}\n\n```bibtex\n{methods().papers[key].bibtex}\n```\n" for key in keys)
+
+
+MADE = {"algorithms.md": tables, "citing.md": bibliography}
 
 
 def written(page: str) -> str:
     """Return a page with its generated part made anew."""
-    made = getattr(methods(), MADE[page])()
+    made = MADE[page]()
     text, number = MARKED.subn(lambda found: f"{found[1]}\n{made}\n{found[2]}", (DOCS / page).read_text())
     assert number == 1, f"{page} has no place for what is made"
     return text

@@ -15,7 +15,6 @@ from torch import nn
 from fl_lightning import output
 from fl_lightning.callbacks import RoundCheckpoint, RunRecorder, StopAtTarget
 from fl_lightning.cli.main import main
-from fl_lightning.config.building import Outcome
 from fl_lightning.module import FederatedModule
 from fl_lightning.runs.identity import differences
 from fl_lightning.runs.storage import checkpoints, read_checkpoint
@@ -53,7 +52,7 @@ class Kill:
 
 
 def unbroken(name, run_dir, *more):
-    assert make_run(name, run_dir, ROUNDS, *more).execute("auto") is Outcome.FINISHED
+    assert make_run(name, run_dir, ROUNDS, *more).execute("auto") == "finished"
     return content_of(run_dir)
 
 
@@ -65,7 +64,7 @@ def broken(name, run_dir, deaths, *more):
         run.loop.callbacks.insert(4, Kill(hook, number))
         with pytest.raises(Killed):
             run.execute("auto")
-    assert make_run(name, run_dir, ROUNDS, *more).execute("auto") is Outcome.FINISHED
+    assert make_run(name, run_dir, ROUNDS, *more).execute("auto") == "finished"
     return content_of(run_dir)
 
 
