@@ -21,8 +21,8 @@ Key = TypeVar("Key")
 _UNIT = 10_000  # of the metric along a run
 _NOTE = (
     "Bold: the best, and who is not behind it by more than one standard error of the paired difference. Metric: mean "
-    "over the last fifth of the rounds, ± standard deviation over seeds; differences are paired by seed with Student's "
-    "95 % interval. Worst tenth: of the clients, on their own held-out data, after the last round. At N s: where all "
+    "over the last fifth of the rounds, ± standard deviation over seeds, of the model of the round and of the one averaged "
+    "over rounds; differences, of the model of the round, are paired by seed with Student's 95 % interval. Worst tenth: of the clients, on their own held-out data, after the last round. At N s: where all "
     "runs of this table have spent the same time on the clock."
 )
 
@@ -45,6 +45,7 @@ class Row:
     uplink_bytes: float
     curve: str  # of the metric, in units of 0.0001
     clock: str  # seconds at these evaluations
+    averaged: float = math.nan  # as value, of the model averaged over rounds; NaN where it is not known
 
     @property
     def cell(self) -> tuple[str, str]:
@@ -58,8 +59,9 @@ def row_of(run: Run, system: str) -> Row:
     short = metric.removeprefix("test_")
     values = table[metric]
     seen = ~np.isnan(values)
-    clock = table.get("synchronous_time", np.full(len(values), np.nan))
-    worst = table.get(f"client_{short}_worst", np.full(1, np.nan))
+    unknown = np.full(len(values), np.nan)
+    clock = table.get("synchronous_time", unknown)
+    worst = table.get(f"client_{short}_worst", unknown)
     return Row(
         data=run.data,
         system=system,
@@ -75,6 +77,7 @@ def row_of(run: Run, system: str) -> Row:
         uplink_bytes=float(table["uplink_bytes"][-1]) if "uplink_bytes" in table else math.nan,
         curve=_numbers(values[seen] * _UNIT),
         clock=_numbers(clock[seen]),
+        averaged=round(statistics.late_mean(table["round"], table.get(f"averaged_{short}", unknown)), 5),
     )
 
 
@@ -137,43 +140,58 @@ def cell_table(rows: Sequence[Row], reference: str) -> Table:
         against = "" if name == reference else number(pair.mean, sign=True) + interval
         mark = f"**{shown}**" if name in best else shown
         paid = (count(seconds), number(uplink / 1e6, 1), count(steps))
-        lines.append((f"`{name}`", mark, against, number(timely), number(worst), *paid))
+        averaged = number(statistics.spread(row.averaged for row in runs).mean)
+        lines.append((f"`{name}`", mark, averaged, against, number(timely), number(worst), *paid))
     metric = rows[0].metric.removeprefix("test_").replace("_", " ")
-    header = (f"{metric}{' (lower is better)' * (sign < 0)}", f"− {reference}", f"at {count(time)} s")
+    measured = (f"{metric}{' (lower is better)' * (sign < 0)}", "averaged model")
     seeds, rounds = len({row.seed for row in rows}), sorted({row.rounds for row in rows})
     return Table(
         name="_".join(rows[0].cell),
         title=f"{rows[0].data} on {rows[0].system}: {seeds} seeds, {', '.join(map(str, rounds))} rounds",
-        header=("algorithm", *header, "worst tenth", "seconds", "MB up", "local steps"),
+        header=(
+            *("algorithm", *measured, f"− {reference}", f"at {count(time)} s"),
+            *("worst tenth", "seconds", "MB up", "local steps"),
+        ),
         rows=tuple(lines),
     )
 
 
 def summary_table(rows: Sequence[Row]) -> Table:
     """Return the mean rank of each algorithm over all data sets and systems, and where it is among the best."""
-    ranks: dict[str, list[int]] = {}
-    leads: Counter[str] = Counter()
     cells = _by(rows, lambda row: row.cell)
-    for each in cells.values():
-        values, sign = _values(each)
-        leads.update(leaders(values, sign))
-        for place, name in enumerate(_ranked(values, sign), 1):
-            ranks.setdefault(name, []).append(place)
-    order = sorted(ranks, key=lambda name: (float(np.mean(ranks[name])), name))
-    lines = [(f"`{name}`", f"{np.mean(ranks[name]):.1f}", f"{leads[name]} of {len(ranks[name])}") for name in order]
+    of_round, of_average = (_standings(cells.values(), what) for what in ("value", "averaged"))
+    order = sorted(of_round, key=lambda name: (float(np.mean(of_round[name][0])), name))
+    lines = [(f"`{name}`", *_standing(*of_round[name]), *_standing(*of_average[name])) for name in order]
     return Table(
         name="summary",
         title=f"All {len(cells)} pairs of data set and system",
-        header=("algorithm", "mean rank", "among the best"),
+        header=("algorithm", "mean rank", "among the best", "mean rank, averaged model", "among the best, averaged"),
         rows=tuple(lines),
         note=_NOTE,
     )
 
 
-def _values(rows: Sequence[Row]) -> tuple[dict[str, dict[int, float]], int]:
-    """Return the metric by algorithm and seed, and 1 where more of it is better, else -1."""
+def _standings(cells: Iterable[Sequence[Row]], what: str) -> dict[str, tuple[list[int], int]]:
+    """Return the ranks of each algorithm and how often it is among the best."""
+    ranks: dict[str, list[int]] = {}
+    leads: Counter[str] = Counter()
+    for each in cells:
+        values, sign = _values(each, what)
+        leads.update(leaders(values, sign))
+        for place, name in enumerate(_ranked(values, sign), 1):
+            ranks.setdefault(name, []).append(place)
+    return {name: (places, leads[name]) for name, places in ranks.items()}
+
+
+def _standing(ranks: Sequence[int], leads: int) -> tuple[str, str]:
+    return f"{np.mean(ranks):.1f}", f"{leads} of {len(ranks)}"
+
+
+def _values(rows: Sequence[Row], what: str = "value") -> tuple[dict[str, dict[int, float]], int]:
+    """Return the metric by algorithm and seed, and 1 where more of it is better, else -1; rows may lack the average."""
     values = {
-        name: {row.seed: row.value for row in runs} for name, runs in _by(rows, lambda row: row.algorithm).items()
+        name: {row.seed: row.value if math.isnan(vars(row)[what]) else vars(row)[what] for row in runs}
+        for name, runs in _by(rows, lambda row: row.algorithm).items()
     }
     return values, 1 if rows[0].mode == "max" else -1
 

@@ -91,9 +91,7 @@ def limited_presence_weights(weights: npt.ArrayLike, presence: npt.ArrayLike, lo
     return omega / omega.sum()
 
 
-def absence_limit(
-    weights: npt.ArrayLike, presence: npt.ArrayLike, variance: float = 0.5, least: float = 10.0
-) -> float:
+def absence_limit(weights: npt.ArrayLike, presence: npt.ArrayLike, variance: float = 0.5, least: float = 10.0) -> float:
     r"""Return the largest L at which absence adds no more than ``variance`` to that of a step; infinite where all fits.
 
     .. math:: \max \Bigl\{ L : \sum_m \Omega_m^2 (1 / a_m - 1) \le v \Bigr\}, \qquad \Omega_m \propto w_m \min(1, L a_m)
