@@ -21,9 +21,10 @@ Key = TypeVar("Key")
 _UNIT = 10_000  # of the metric along a run
 _NOTE = (
     "Bold: the best, and who is not behind it by more than one standard error of the paired difference. Metric: mean "
-    "over the last fifth of the rounds, ± standard deviation over seeds, of the model of the round and of the one averaged "
-    "over rounds; differences, of the model of the round, are paired by seed with Student's 95 % interval. Worst tenth: of the clients, on their own held-out data, after the last round. At N s: where all "
-    "runs of this table have spent the same time on the clock."
+    "over the last fifth of the rounds, ± standard deviation over seeds, of the model of the round and of the one "
+    "averaged over rounds; differences, of the model of the round, are paired by seed with Student's 95 % interval. "
+    "Worst tenth: of the clients, on their own held-out data, after the last round. At N s: where all runs of this "
+    "table have spent the same time on the clock."
 )
 
 
