@@ -88,7 +88,7 @@ def planner_of(algorithm: Algorithm, system: System, weights: Vector, lr: float)
     made = Planner(algorithm=algorithm, system=system, weights=weights, learning_rate=lr, steps_per_epoch=epochs)
     if not system.clock.is_set_up or algorithm.max_local_steps is None:
         return made
-    clock = system.clock.expecting(made.raw_profiles)
+    clock = system.clock.expecting(len(weights), made.raw_profiles)
     return replace(made, system=replace(system, clock=clock))
 
 

@@ -139,15 +139,15 @@ class Clock:
                 f"deadline={self.deadline:g} is over before the fastest client has made one step and sent it "
                 f"({fastest:g} s): nobody could ever be in time"
             )
-        self._drawn = replace(self._drawn, presence=self._presence(forecast))
+        self._drawn = replace(self._drawn, presence=self._presence(num_clients, forecast))
 
-    def expecting(self, forecast: Forecast) -> "Clock":
+    def expecting(self, num_clients: int, forecast: Forecast) -> "Clock":
         """Return this clock for clients who are asked for other work than it was set up for."""
         clock = copy.copy(self)
-        clock._drawn = replace(self._started(), presence=self._presence(forecast))
+        clock._drawn = replace(self._started(), presence=self._presence(num_clients, forecast))
         return clock
 
-    def _presence(self, forecast: Forecast) -> Vector | None:
+    def _presence(self, num_clients: int, forecast: Forecast) -> Vector | None:
         if not self.changes_conditions:
             return None
         rates = self._started().rates
@@ -189,6 +189,8 @@ class Clock:
 
     def seen(self, conditions: Conditions, round_index: int) -> Conditions:
         """Return the conditions of a round with the deadline in the failure rates, and with who can be drawn."""
+        if not self.changes_conditions:
+            return conditions
         drawn, num_clients = self._started(), len(conditions.num_steps)
         available = np.ones(num_clients, dtype=bool)
         if self.availability is not None:
