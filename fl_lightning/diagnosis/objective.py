@@ -151,8 +151,9 @@ def diagnose(
     num_draws, questions = table("num_draws"), table("questions")
     raw = p * (1 - q) * table("coefficients") * table("accumulation")
     omega = theory.effective_weights((table("scale")[:, None] * raw).mean(axis=0))
-    in_rounds = raw / raw.sum(axis=1, keepdims=True)
-    variances = _ratio_sums(in_rounds**2, p * (1 - q)) + table("noise") / num_draws / raw.sum(axis=1) ** 2
+    with np.errstate(invalid="ignore"):  # a round in which no sum can succeed has neither Omega nor variance
+        in_rounds = raw / raw.sum(axis=1, keepdims=True)
+        variances = _ratio_sums(in_rounds**2, p * (1 - q)) + table("noise") / num_draws / raw.sum(axis=1) ** 2
     if needs.memory and not needs.stale:
         variances = np.full(len(rounds), np.nan)
     offered = [each.accumulation if each.offered_accumulation is None else each.offered_accumulation for each in rounds]

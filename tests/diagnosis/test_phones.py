@@ -116,6 +116,11 @@ def test_a_limit_on_absences_is_predicted_and_chosen_by_variance():
     assert twenty.effective_weights == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.filterwarnings("error")
+def test_rounds_in_which_no_sum_succeeds_print_no_warnings():
+    assert predicted(preset("secaggfedacs"), phones()).distance < 1
+
+
 def test_more_clients_are_limited_by_their_variance():
     planner = phones(60)
     limit = theory.absence_limit(planner.weights, presence_of(planner))
