@@ -41,12 +41,12 @@ class FastestCandidates(Sampler):
         there = np.flatnonzero(profiles.weights > 0)
         number, times = self._number(num_draws, len(there)), profiles.seconds[there]
         faster = np.arange(len(there))
-        law = np.maximum(hypergeom.cdf(num_draws - 1, max(1, len(there) - 1), faster, number - 1), _HARDLY)
+        chances = np.maximum(hypergeom.cdf(num_draws - 1, max(1, len(there) - 1), faster, number - 1), _HARDLY)
         order = np.argsort(times, kind="stable")
         starts = np.unique(times[order], return_index=True)[1]
         alike = np.repeat(np.arange(len(starts)), np.diff([*starts, len(there)]))  # who takes as long shares evenly
         probabilities = np.zeros(profiles.num_clients)
-        probabilities[there[order]] = (np.bincount(alike, law) / np.bincount(alike))[alike]
+        probabilities[there[order]] = (np.bincount(alike, chances) / np.bincount(alike))[alike]
         return probabilities / probabilities.sum()
 
     @override

@@ -26,7 +26,6 @@ class Successive(Drawing):
 
     @override
     def __call__(self, probabilities: Vector, num_draws: int, rng: np.random.Generator) -> IntVector:
-        """Return counts of 0 and 1."""
         counts = np.zeros(len(probabilities), dtype=np.int64)
         counts[rng.choice(len(probabilities), num_draws, replace=False, p=probabilities)] = 1
         return counts

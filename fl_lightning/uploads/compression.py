@@ -53,7 +53,6 @@ class Compression(Upload):
 
     @override
     def __call__(self, updates: Updates, plan: RoundPlan, seed: int) -> Updates:
-        """Return the updates as the server decodes them."""
         if not len(updates):
             return updates
         rows = torch.from_numpy(updates.clients)
