@@ -220,7 +220,7 @@ def test_a_full_disk_gives_one_line_and_no_damaged_file(tmp_path):
     rows = read_rounds(tmp_path / "run" / "metrics.csv")
     assert [row["round"] for row in rows] == list(range(1, len(rows) + 1))
     again = make_run("toy_fedavg", tmp_path / "run", 60)
-    assert again.execute("auto").value == "finished"
+    assert again.execute("auto") == "finished"
 
 
 def test_an_unwritable_folder_gives_one_line(tmp_path, capsys):
