@@ -77,7 +77,7 @@ def shown(*words: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return a text without what versions of Python differ in: breaks of lines, and ``-x N, --long N`` or ``-x, --long N``."""
+    """Return a text without what versions of Python differ in: breaks, ``--a N, --b N`` and ``--a, --b N``."""
     return re.sub(r"(--[\w-]+) [A-Z]+, (?=--)", r"\1, ", text).split()
 
 
