@@ -16,20 +16,21 @@ A mark is a comment such as ``<!-- generated: reading mnist_cyclic_server -->``;
 ``leaderboard VERSION``                all tables of a suite, from VERSION.csv
 =====================================  =====================================================================
 
-A picture ``images/results_NAME.svg`` is drawn for each reading that a document shows so, and ``images/cost_NAME.svg``
-by the clock.
+A picture ``images/results_NAME.svg`` is drawn for each reading that a document shows so, ``images/cost_NAME.svg`` by
+the clock, and ``images/paper_NAME.svg`` beside the printed numbers.
 """
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.reproduction import cost, ends, picture, runs, tables, verdicts
+from benchmarks.reproduction import cost, ends, figure4, picture, runs, tables, verdicts
 from benchmarks.reproduction.runs import Run
 from fl_lightning.report import leaderboard
 
 _PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-_PICTURE = re.compile(r"images/(results|cost)_(\w+)\.svg")
+_PICTURE = re.compile(r"images/(results|cost|paper)_(\w+)\.svg")
+_DRAW = {"results": picture.draw, "cost": cost.draw, "paper": figure4.draw}
 _PLACES = ("local", "server", "split")  # of the calibration, the last word of a reading's name
 
 
@@ -113,7 +114,6 @@ def renew(document: Path, store: Store, images: Path) -> list[Path]:
     for kind, reading in sorted(set(_PICTURE.findall(after))):
         path = images / f"{kind}_{reading}.svg"
         old = path.read_bytes() if path.is_file() else b""
-        draw = cost.draw if kind == "cost" else picture.draw
-        draw([*store.runs(reading), *store.reference(reading)], path)
+        _DRAW[kind]([*store.runs(reading), *store.reference(reading)], path)
         changed += [path] if path.read_bytes() != old else []
     return changed

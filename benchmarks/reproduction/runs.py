@@ -21,10 +21,11 @@ import yaml
 Vector = npt.NDArray[np.float64]
 COLUMNS = (
     *("algorithm", "seed", "lr", "batch_size", "rounds", "target", "classes", "averaged_classes"),
-    *("evaluated", "steps", "accuracy", "averaged", "budget", "clock"),
+    *("evaluated", "steps", "accuracy", "averaged", "budget", "clock", "precision"),
 )
 _READING = re.compile(r"(digits|mnist|cifar|cinic|toy)\w*_")
 _UNIT = 10_000  # accuracies are stored as whole numbers of these
+_PRECISION = "32-true"  # Fabric's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +46,14 @@ class Run:
     averaged: Vector  # of the model averaged over rounds; NaN where nothing is averaged, (n,)
     budget: float | None = None  # seconds on the clock after which the run ended, where they were limited
     clock: Vector = field(default_factory=lambda: np.empty(0))  # synchronous seconds up to then, (n,) or not stored
+    precision: str = _PRECISION  # Fabric's name for that of the training
 
 
 def read_run(folder: Path) -> Run:
     """Return a finished run from its folder."""
     summary = json.loads((folder / "summary.json").read_text())
-    loop = yaml.safe_load((folder / "config.yaml").read_text())["loop"]
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    loop = config["loop"]
     with (folder / "metrics.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["test_accuracy"]]
     if not rows:
@@ -70,6 +73,7 @@ def read_run(folder: Path) -> Run:
         averaged=_column(rows, "averaged_accuracy"),
         budget=(loop.get("budget") or {}).get("synchronous_time"),
         clock=_column(rows, "synchronous_time"),
+        precision=(config.get("fabric") or {}).get("precision") or _PRECISION,
     )
 
 
@@ -99,7 +103,7 @@ def merge(stored: list[Run], fresh: list[Run], reading: str) -> list[Run]:
         ValueError: If runs of one reading have different settings.
     """
     runs = {(run.algorithm, run.seed): run for run in [*stored, *fresh]}
-    for name in ("lr", "batch_size", "target", "budget", "rounds"):
+    for name in ("lr", "batch_size", "target", "precision", "budget", "rounds"):
         values = {getattr(run, name) for run in runs.values()}
         budgeted = any(run.budget for run in runs.values())
         if len(values) > 1 and not (name == "rounds" and budgeted):
@@ -125,6 +129,7 @@ def write(path: Path, runs: list[Run]) -> None:
                     _numbers(run.averaged * _UNIT),
                     "" if run.budget is None else f"{run.budget:g}",
                     _numbers(np.diff(run.clock, prepend=0)) if run.budget else "",
+                    run.precision,
                 ]
             )
 
@@ -153,6 +158,7 @@ def _run(row: dict[str, Any]) -> Run:
         averaged=_values(row["averaged"]) / _UNIT,
         budget=float(row["budget"]) if row.get("budget") else None,
         clock=np.cumsum(_values(row.get("clock") or "")),
+        precision=row.get("precision") or _PRECISION,
     )
 
 

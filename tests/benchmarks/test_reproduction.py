@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reproduction import __main__ as program
-from benchmarks.reproduction import cost, documents, measures, runs, tables, verdicts
+from benchmarks.reproduction import cost, documents, figure4, measures, runs, tables, verdicts
 from benchmarks.reproduction.runs import Run
 from fl_lightning.cli.main import main
 
@@ -96,6 +96,12 @@ def test_rounds_beside_those_of_the_paper():
     late = replace(READING[0], seed=7, accuracy=np.zeros(10))  # FedACS under a seed that FedNova does not have
     assert rows(verdicts.paper_table("mnist", {"a": [*READING, late]}))["fednova"][6] == "2.27"
     assert found["fedau"][:5] == ["never", "-", "-", "-", "not measured"]
+    never = replace(READING[0], algorithm="fedau", accuracy=np.zeros(10))
+    found = rows(verdicts.paper_table("mnist", {"a": [*READING, never]}))
+    assert found["fedau"][:5] == ["never", "never", "-", "14", "**reproduced**"]
+    again = replace(READING[1], algorithm="fedau")
+    found = rows(verdicts.paper_table("mnist", {"a": [*READING, never, again]}))
+    assert found["fedau"][1:5] == ["18 (1 of 2)", "-", "14", "direction reproduced"]
 
 
 def test_smoothing_delays_the_first_hit():
@@ -103,6 +109,8 @@ def test_smoothing_delays_the_first_hit():
     assert measures.to_target(run, "accuracy", "evaluated") == 18
     assert verdicts.smoothed(run, 4) == 20
     assert verdicts.smoothed(run, 9) == float("inf")
+    other = [replace(run, accuracy=np.ones(10)) for run in READING if run.seed == 1]
+    assert rows(verdicts.explanations_table({"a": READING, "b": other}, 4))["b"] == ["2", "2", "1.00"]
     found = rows(verdicts.explanations_table({"a": READING}, 4))
     assert found == {"a": ["18", "never", "-"], "a, mean of 4 evaluations": ["20", "never", "-"]}
 
@@ -119,7 +127,9 @@ def test_rates_are_chosen_on_another_seed_than_is_shown():
 
 
 def test_stored_runs_are_read_back(tmp_path):
-    uneven = replace(READING[0], evaluated=np.arange(1.0, 11) ** 2, averaged=np.full(10, np.nan))
+    uneven = replace(
+        READING[0], evaluated=np.arange(1.0, 11) ** 2, averaged=np.full(10, np.nan), precision="bf16-mixed"
+    )
     runs.write(tmp_path / "a.csv", [READING[1], uneven])
     for before, after in zip([READING[1], uneven], runs.read(tmp_path / "a.csv"), strict=True):
         for name, value in vars(before).items():
@@ -137,6 +147,8 @@ def test_fresh_runs_replace_stored_ones_and_settings_must_agree():
     assert len(merged) == len(READING)
     with pytest.raises(ValueError, match=r"a: runs differ in lr \(\[0.02, 0.04\]\): use a folder for each setting"):
         runs.merge(READING, [made("fedacs", 0, 0.9, lr=0.04)], "a")
+    with pytest.raises(ValueError, match="a: runs differ in precision"):
+        runs.merge(READING, [replace(renewed, precision="bf16-mixed")], "a")
 
 
 def clocked(algorithm: str, seed: int, end: float, pace: float) -> Run:
@@ -163,6 +175,15 @@ def test_accuracy_at_equal_time(tmp_path):
     assert "FedACS" in (tmp_path / "a.svg").read_text()
     with pytest.raises(ValueError, match="needs runs with --budget synchronous_time=SECONDS"):
         cost.table(READING)
+
+
+def test_figure_4_is_drawn_beside_the_printed_rounds(tmp_path):
+    figure4.draw(READING, tmp_path / "paper_mnist_x.svg")
+    drawn = (tmp_path / "paper_mnist_x.svg").read_text()
+    assert "FedNova" in drawn
+    assert "never" in drawn
+    with pytest.raises(ValueError, match=r"paper_toy.svg must be named paper_DATA..., with DATA one of mnist, cifar"):
+        figure4.draw(READING, tmp_path / "paper_toy.svg")
 
 
 def test_limited_runs_are_compared_on_the_seeds_that_they_have():
@@ -236,6 +257,7 @@ def test_collect_and_tables(folders, tmp_path, monkeypatch, capsys):
     assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["digits_local.csv", "digits_server.csv"]
     (run,) = runs.read(tmp_path / "results" / "digits_local.csv")
     assert (run.rounds, run.evaluated.tolist(), len(run.classes)) == (4, [2, 4], 10)
+    assert run.precision == "32-true"
     assert run.averaged_classes.mean() == pytest.approx(run.averaged[-1], abs=0.05)
     assert program.main(["tables", "--check"]) == 1
     assert program.main(["tables"]) == 0
