@@ -20,6 +20,7 @@ from fl_lightning.types import IntVector, Vector
 _MAX_DRAWS, _LARGEST = 500, 1_000_000_000  # of a partition; bytes of a file
 Assignment = Literal["blocks", "cyclic", "random"]
 Sizes = Literal["drawn", "equal"]
+Mixing = Literal["client", "class"]
 
 
 def at_least_one(name: str, value: int) -> int:
@@ -131,11 +132,19 @@ class Dirichlet(Partition):
         alpha: Concentration; small means that a client sees few classes.
         min_size: Fewest examples a client may have; the draw is repeated until all have as many.
         sizes: ``equal``: clients take equally many by their mix, one after another in random order, while classes last.
+        by: ``class``: each class is shared out by one draw over the clients, ``P[:, c] ~ Dirichlet(alpha * ones(M))``.
+            Below alpha 1 few clients then hold most of a class, and sizes are more unequal.
     """
 
-    def __init__(self, num_clients: int, alpha: float, min_size: int = 1, sizes: Sizes = "drawn") -> None:
+    def __init__(
+        self, num_clients: int, alpha: float, min_size: int = 1, sizes: Sizes = "drawn", by: Mixing = "client"
+    ) -> None:
         one_of("sizes", sizes, Sizes)
+        one_of("by", by, Mixing)
+        if (sizes, by) == ("equal", "class"):
+            raise ValueError("sizes='equal' needs by='client': a class that is shared out by itself decides the sizes")
         self.sizes = sizes
+        self.by = by
         self.num_clients = at_least_one("num_clients", num_clients)
         self.min_size = at_least_one("min_size", min_size)
         if not (math.isfinite(alpha) and alpha > 0):
@@ -184,6 +193,8 @@ class Dirichlet(Partition):
 
     def _shares(self, num_classes: int, rng: np.random.Generator) -> Vector:
         """Return which share of each class each client gets; columns sum to 1, (M, C)."""
+        if self.by == "class":
+            return rng.dirichlet(np.full(self.num_clients, self.alpha), size=num_classes).T
         mix = rng.dirichlet(np.full(num_classes, self.alpha), size=self.num_clients)
         nobody = np.flatnonzero(mix.sum(axis=0) < 1e-300)  # a tiny alpha underflows: one client takes the whole class
         mix[rng.integers(self.num_clients, size=len(nobody)), nobody] = 1.0

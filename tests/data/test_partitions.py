@@ -41,10 +41,12 @@ def test_shards_bound_the_number_of_classes():
 
 
 @settings(deadline=None)
-@given(labels_of, st.integers(1, 6), st.floats(0.001, 100), st.integers(1, 3), seeds)
-def test_dirichlet_deals_every_example_once_with_the_minimum(labels, num_clients, alpha, min_size, seed):
+@given(
+    labels_of, st.integers(1, 6), st.floats(0.001, 100), st.integers(1, 3), st.sampled_from(["client", "class"]), seeds
+)
+def test_dirichlet_deals_every_example_once_with_the_minimum(labels, num_clients, alpha, min_size, by, seed):
     try:
-        parts = Dirichlet(num_clients, alpha, min_size).split(labels, np.random.default_rng(seed))
+        parts = Dirichlet(num_clients, alpha, min_size, by=by).split(labels, np.random.default_rng(seed))
     except ValueError as error:
         assert "fewer clients" in str(error)  # noqa: PT017
         assert alpha < 1
@@ -73,6 +75,20 @@ def test_dirichlet_shares_follow_the_law():
     reference = rng.dirichlet([1.0, 1.0], size=(20_000, 3))  # the definition, once more
     reference = reference[:, 0] / reference.sum(axis=1)
     np.testing.assert_allclose(np.std(shares, axis=0), reference.std(axis=0), rtol=0.15)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 2.0])
+def test_a_class_is_shared_out_by_one_draw_over_the_clients(alpha):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 2000)
+    partition = Dirichlet(4, alpha, by="class")
+    parts = [partition.split(labels, rng) for _ in range(400)]
+    shares = np.array([[np.bincount(labels[part], minlength=3) for part in each] for each in parts]) / 2000
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    # A share is Beta(alpha, (M - 1) alpha); classes are independent, clients of one class are not.
+    np.testing.assert_allclose(shares.var(), 1 / 4 * 3 / 4 / (4 * alpha + 1), rtol=0.1)
+    by_class = np.corrcoef(shares[:, 0, 0], shares[:, 0, 1])[0, 1], np.corrcoef(shares[:, 0, 0], shares[:, 1, 0])[0, 1]
+    np.testing.assert_allclose(by_class, (0, -1 / 3), atol=0.12)
 
 
 def test_dirichlet_says_what_to_do_when_the_minimum_cannot_be_met():
@@ -140,6 +156,8 @@ def test_num_clients_is_checked(make, num_clients):
         (lambda: Dirichlet(3, float("nan")), "alpha"),
         (lambda: Dirichlet(3, float("inf")), "alpha"),
         (lambda: Dirichlet(3, 1.0, min_size=0), "min_size"),
+        (lambda: Dirichlet(3, 1.0, by="label"), "by='label' is unknown: use 'client' or 'class'"),
+        (lambda: Dirichlet(3, 1.0, sizes="equal", by="class"), "sizes='equal' needs by='client'"),
         (lambda: Shards(3, 0), "shards_per_client"),
         (lambda: OneClassPerClient(3, "mod"), "assignment='mod' is unknown: use 'blocks', 'cyclic' or 'random'"),
     ],
