@@ -107,7 +107,7 @@ def smoothed(run: Run, window: int) -> float:
 
 
 def explanations_table(readings: Mapping[str, list[Run]], window: int = 5) -> str:
-    """Return rounds to the target of FedACS and FedAvg in several readings, and their ratio; raw and smoothed.
+    """Return rounds to the target of FedACS and FedAvg in several readings, as they are and smoothed, and their ratio.
 
     Only seeds that all readings have count.
     """
@@ -116,15 +116,19 @@ def explanations_table(readings: Mapping[str, list[Run]], window: int = 5) -> st
     for reading, runs in readings.items():
         groups = measures.by_algorithm([run for run in runs if run.seed in seeds])
         found = [groups.get(name, []) for name in (YARDSTICK, tables.REFERENCE)]
-        for label, costs in (
-            (reading, [[measures.to_target(run, "accuracy", "evaluated") for run in each] for each in found]),
-            (f"{reading}, mean of {window} evaluations", [[smoothed(run, window) for run in each] for each in found]),
-        ):
-            means = [float(np.mean(each)) if each else math.nan for each in costs]
-            ratio = means[1] / means[0] if np.isfinite(means).all() else math.nan
-            rows.append([label, *(_shown(mean) for mean in means), "-" if math.isnan(ratio) else f"{ratio:.2f}"])
-    return tables.markdown(["reading", "`fedacs`", "`fedavg`", "`fedavg` / `fedacs`"], rows)
+        raw = [[measures.to_target(run, "accuracy", "evaluated") for run in each] for each in found]
+        smooth = [[smoothed(run, window) for run in each] for each in found]
+        rows.append([reading, *_beside(raw), *_beside(smooth)])
+    header = ["`fedacs`", "`fedavg`", "`fedavg` / `fedacs`"]
+    return tables.markdown(["reading", *header, *(f"{name}, mean of {window} evaluations" for name in header)], rows)
 
 
-def _shown(rounds: float) -> str:
-    return "-" if math.isnan(rounds) else "never" if math.isinf(rounds) else f"{rounds:.0f}"
+def _beside(costs: list[list[float]]) -> list[str]:
+    """Return the mean cost of FedACS and of FedAvg, and their ratio.
+
+    >>> _beside([[80, 120], [150]]), _beside([[math.inf], []])
+    (['100', '150', '1.50'], ['never', '-', '-'])
+    """
+    means = [float(np.mean(each)) if each else math.nan for each in costs]
+    ratio = f"{means[1] / means[0]:.2f}" if np.isfinite(means).all() else "-"
+    return [*("-" if math.isnan(mean) else "never" if math.isinf(mean) else f"{mean:.0f}" for mean in means), ratio]

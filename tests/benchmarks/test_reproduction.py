@@ -109,10 +109,11 @@ def test_smoothing_delays_the_first_hit():
     assert measures.to_target(run, "accuracy", "evaluated") == 18
     assert verdicts.smoothed(run, 4) == 20
     assert verdicts.smoothed(run, 9) == float("inf")
+    assert rows(verdicts.explanations_table({"a": READING}, 4)) == {"a": ["18", "never", "-", "20", "never", "-"]}
     other = [replace(run, accuracy=np.ones(10)) for run in READING if run.seed == 1]
-    assert rows(verdicts.explanations_table({"a": READING, "b": other}, 4))["b"] == ["2", "2", "1.00"]
-    found = rows(verdicts.explanations_table({"a": READING}, 4))
-    assert found == {"a": ["18", "never", "-"], "a, mean of 4 evaluations": ["20", "never", "-"]}
+    assert rows(verdicts.explanations_table({"a": READING, "b": other}, 4))["b"] == ["2", "2", "1.00", "8", "8", "1.00"]
+    alone = {"a": [run for run in READING if run.algorithm == "fedacs"]}
+    assert rows(verdicts.explanations_table(alone, 4)) == {"a": ["18", "-", "-", "20", "-", "-"]}
 
 
 def test_rates_are_chosen_on_another_seed_than_is_shown():
