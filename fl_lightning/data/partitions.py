@@ -20,7 +20,7 @@ from fl_lightning.types import IntVector, Vector
 _MAX_DRAWS, _LARGEST = 500, 1_000_000_000  # of a partition; bytes of a file
 Assignment = Literal["blocks", "cyclic", "random"]
 Sizes = Literal["drawn", "equal"]
-Mixing = Literal["client", "class"]
+Mixing = Literal["class"]
 
 
 def at_least_one(name: str, value: int) -> int:
@@ -137,12 +137,13 @@ class Dirichlet(Partition):
     """
 
     def __init__(
-        self, num_clients: int, alpha: float, min_size: int = 1, sizes: Sizes = "drawn", by: Mixing = "client"
+        self, num_clients: int, alpha: float, min_size: int = 1, sizes: Sizes = "drawn", by: Mixing | None = None
     ) -> None:
         one_of("sizes", sizes, Sizes)
-        one_of("by", by, Mixing)
-        if (sizes, by) == ("equal", "class"):
-            raise ValueError("sizes='equal' needs by='client': a class that is shared out by itself decides the sizes")
+        if by is not None:
+            one_of("by", by, Mixing)
+            if sizes == "equal":
+                raise ValueError("sizes='equal' and by='class' exclude each other: leave one of them out")
         self.sizes = sizes
         self.by = by
         self.num_clients = at_least_one("num_clients", num_clients)

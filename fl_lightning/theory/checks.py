@@ -28,7 +28,8 @@ def one_of(name: str, value: object, choices: object) -> None:
     known = get_args(choices)
     if value not in known:
         *others, last = map(repr, known)
-        raise ValueError(f"{name}={value!r} is unknown: use {', '.join(others)} or {last}")
+        choice = f"{', '.join(others)} or {last}" if others else last
+        raise ValueError(f"{name}={value!r} is unknown: use {choice}")
 
 
 def columns(**named: npt.ArrayLike) -> tuple[Vector, ...]:

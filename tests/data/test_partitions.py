@@ -41,9 +41,7 @@ def test_shards_bound_the_number_of_classes():
 
 
 @settings(deadline=None)
-@given(
-    labels_of, st.integers(1, 6), st.floats(0.001, 100), st.integers(1, 3), st.sampled_from(["client", "class"]), seeds
-)
+@given(labels_of, st.integers(1, 6), st.floats(0.001, 100), st.integers(1, 3), st.sampled_from([None, "class"]), seeds)
 def test_dirichlet_deals_every_example_once_with_the_minimum(labels, num_clients, alpha, min_size, by, seed):
     try:
         parts = Dirichlet(num_clients, alpha, min_size, by=by).split(labels, np.random.default_rng(seed))
@@ -156,8 +154,8 @@ def test_num_clients_is_checked(make, num_clients):
         (lambda: Dirichlet(3, float("nan")), "alpha"),
         (lambda: Dirichlet(3, float("inf")), "alpha"),
         (lambda: Dirichlet(3, 1.0, min_size=0), "min_size"),
-        (lambda: Dirichlet(3, 1.0, by="label"), "by='label' is unknown: use 'client' or 'class'"),
-        (lambda: Dirichlet(3, 1.0, sizes="equal", by="class"), "sizes='equal' needs by='client'"),
+        (lambda: Dirichlet(3, 1.0, by="label"), "by='label' is unknown: use 'class'"),
+        (lambda: Dirichlet(3, 1.0, sizes="equal", by="class"), "sizes='equal' and by='class' exclude each other"),
         (lambda: Shards(3, 0), "shards_per_client"),
         (lambda: OneClassPerClient(3, "mod"), "assignment='mod' is unknown: use 'blocks', 'cyclic' or 'random'"),
     ],
