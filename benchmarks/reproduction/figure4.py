@@ -54,7 +54,7 @@ def _curves(axes: "Axes", groups: dict[str, list[Run]]) -> None:
             axes.axhline(run.target, color=INK, linewidth=0.6, linestyle=(0, (3, 3)))
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, loc="lower right", labelcolor=INK, fontsize=8)
+    axes.legend(frameon=False, loc="upper left", labelcolor=INK, fontsize=8)
     _finish(axes, f"test accuracy by rounds, mean of {WINDOW} evaluations and all seeds")
     axes.grid(axis="y", color=RULE, linewidth=0.5)
 
